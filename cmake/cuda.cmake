@@ -1,0 +1,18 @@
+# CUDA library of one folder. Architectures: real code for each supported GPU generation; the suffix "a"
+# of 90 and 120 opens the instructions that exist only there.
+set(FATHOM_CUDA_ARCHS "80;89;90a;120a" CACHE STRING "Compute capabilities to build kernels for")
+
+function(fathom_cuda_library name)
+  add_library(fathom_${name}_cuda STATIC ${ARGN})
+  target_include_directories(fathom_${name}_cuda PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
+  # CMake 3.25 does not know C++20 for this nvcc: the flag is passed by hand and CUDA_STANDARD stays unset.
+  set(flags -std=c++20 --expt-relaxed-constexpr -lineinfo -Xptxas=-v)
+  foreach(arch ${FATHOM_CUDA_ARCHS})
+    list(APPEND flags "SHELL:-gencode arch=compute_${arch},code=sm_${arch}")
+  endforeach()
+  target_compile_options(fathom_${name}_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${flags}>)
+  set_target_properties(fathom_${name}_cuda PROPERTIES CUDA_STANDARD_REQUIRED OFF)
+  target_link_libraries(fathom_${name} PUBLIC fathom_${name}_cuda)
+  target_link_libraries(fathom_${name}_cuda PUBLIC CUDA::cudart_static)
+  target_compile_definitions(fathom_${name} PUBLIC FATHOM_HAVE_CUDA=1)
+endfunction()

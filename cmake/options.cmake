@@ -1,0 +1,50 @@
+# Build options and compiler flags shared by every target.
+option(FATHOM_CUDA "Build the CUDA kernels (needs nvcc 12.8 or newer)" ON)
+option(FATHOM_TESTS "Build the tests" ON)
+option(FATHOM_BENCHES "Build the benchmarks" ON)
+option(FATHOM_FUZZ "Build the libFuzzer targets (clang only)" OFF)
+set(FATHOM_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or thread")
+
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+set(CMAKE_CXX_FLAGS_RELEASE "-O3 -g1")
+
+# Contraction would let the compiler fuse a*b+c on some machines and not on others: the references must
+# round where the specification rounds.
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
+  $<$<COMPILE_LANGUAGE:CXX>:-Wall> $<$<COMPILE_LANGUAGE:CXX>:-Wextra> $<$<COMPILE_LANGUAGE:CXX>:-Wno-missing-field-initializers>)
+
+if(FATHOM_SANITIZE)
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${FATHOM_SANITIZE}> $<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>
+    $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=undefined>)
+  add_link_options(-fsanitize=${FATHOM_SANITIZE})
+endif()
+
+find_program(FATHOM_CCACHE ccache)
+if(FATHOM_CCACHE)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${FATHOM_CCACHE})
+  set(CMAKE_CUDA_COMPILER_LAUNCHER ${FATHOM_CCACHE})
+endif()
+find_program(FATHOM_MOLD mold)
+if(FATHOM_MOLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_link_options(-fuse-ld=mold)
+endif()
+
+if(FATHOM_CUDA)
+  include(CheckLanguage)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    set(CMAKE_CUDA_ARCHITECTURES OFF)  # every target names its own -gencode list
+    enable_language(CUDA)
+    set(CMAKE_CUDA_RUNTIME_LIBRARY Static)
+  else()
+    message(STATUS "nvcc not found: building without CUDA")
+    set(FATHOM_CUDA OFF)
+  endif()
+endif()

@@ -1,0 +1,57 @@
+# One library, one test binary and one benchmark binary for each folder of src/.
+#
+# fathom_library(NAME DEPS ...) collects the sources by pattern, so adding a file needs no edit here:
+#   src/NAME/**.cpp                     -> library fathom_NAME (not *_test.cpp, *_bench.cpp)
+#   src/NAME/**.cu                      -> library fathom_NAME_cuda, when CUDA is on
+#   tests/NAME/**.cpp, src/NAME/**_test.cpp    -> executable test_NAME, one ctest entry for each test case
+#   bench/NAME/**.cpp, src/NAME/**_bench.cpp   -> executable bench_NAME
+function(fathom_library name)
+  cmake_parse_arguments(arg "" "" "DEPS" ${ARGN})
+  set(dir ${CMAKE_SOURCE_DIR}/src/${name})
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cpp)
+  file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${dir}/*_test.cpp ${CMAKE_SOURCE_DIR}/tests/${name}/*.cpp)
+  file(GLOB_RECURSE benches CONFIGURE_DEPENDS ${dir}/*_bench.cpp ${CMAKE_SOURCE_DIR}/bench/${name}/*.cpp)
+  list(FILTER sources EXCLUDE REGEX "_(test|bench)\\.cpp$")
+  if(name STREQUAL cli)
+    list(FILTER sources EXCLUDE REGEX "/main\\.cpp$")
+  endif()
+
+  set(deps)
+  foreach(dep ${arg_DEPS})
+    if(TARGET fathom_${dep})
+      list(APPEND deps fathom_${dep})
+    elseif(NOT IS_DIRECTORY ${CMAKE_SOURCE_DIR}/src/${dep})
+      list(APPEND deps ${dep})
+    endif()
+  endforeach()
+
+  if(sources)
+    add_library(fathom_${name} STATIC ${sources})
+    target_include_directories(fathom_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
+    target_link_libraries(fathom_${name} PUBLIC ${deps} fmt::fmt-header-only Threads::Threads)
+  else()  # nothing here yet: pass the dependencies on
+    add_library(fathom_${name} INTERFACE)
+    target_link_libraries(fathom_${name} INTERFACE ${deps})
+    return()
+  endif()
+
+  file(GLOB_RECURSE kernels CONFIGURE_DEPENDS ${dir}/*.cu)
+  if(FATHOM_CUDA AND kernels)
+    include(cuda)
+    fathom_cuda_library(${name} ${kernels})
+  endif()
+
+  if(FATHOM_TESTS AND tests)
+    add_executable(test_${name} ${tests})
+    target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+    target_compile_definitions(test_${name} PRIVATE FATHOM_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+    target_link_libraries(test_${name} PRIVATE fathom_${name} GTest::gtest_main rapidcheck::rapidcheck)
+    include(GoogleTest)
+    gtest_discover_tests(test_${name} TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${name} TIMEOUT 300)
+  endif()
+  if(FATHOM_BENCHES AND benches)
+    add_executable(bench_${name} ${benches})
+    target_compile_definitions(bench_${name} PRIVATE FATHOM_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+    target_link_libraries(bench_${name} PRIVATE fathom_${name} benchmark::benchmark_main)
+  endif()
+endfunction()

@@ -1,0 +1,10 @@
+// Every subcommand, one file each (src/cli/<name>.cpp).
+#pragma once
+
+#include "cli/parser.h"
+
+namespace fathom::cli {
+
+Command run_command();
+
+}  // namespace fathom::cli

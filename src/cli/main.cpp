@@ -1,0 +1,6 @@
+#include "cli/commands.h"
+
+int main(int argc, char** argv) {
+  using namespace fathom::cli;
+  return run_command_line(argc, argv, {run_command()});
+}
