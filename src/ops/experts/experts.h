@@ -1,0 +1,29 @@
+// Routed experts and the shared expert of one layer. Spec 2.6.
+//
+//   a = min(w1 x, limit); b = clamp(w3 x, -limit, limit); h = bf(weight * (silu(a) * b)); y_e = w2 act_quant(h), bf16
+//   y = bf(sum of y_e in ascending expert id, fp32, then + shared(x))       the shared expert has no weight, same clamp
+// Products of fp4 weights accumulate per 32 columns with the activation scale of their 128.
+#pragma once
+
+#include "ops/op.h"
+#include "ops/weights.h"
+
+namespace fathom::ops {
+
+struct ExpertsArgs {
+  View<const e4m3, 2> x;          // [T, d]
+  View<const e8m0, 2> x_scale;    // [T, d / 128]
+  View<const int32_t, 2> expert;  // [T, k] ascending
+  View<const float, 2> weight;    // [T, k]
+  int32_t experts = 0;            // E
+  ExpertWeight w1, w3;            // [I, d]
+  ExpertWeight w2;                // [d, I]
+  Fp8Weight shared_w1, shared_w3; // [Is, d]; codes.data == null: no shared expert
+  Fp8Weight shared_w2;            // [d, Is]
+  float limit = 10;
+  View<bf16, 2> y;                // out [T, d]
+};
+
+Variants<ExpertsArgs> experts_variants();
+
+}  // namespace fathom::ops
