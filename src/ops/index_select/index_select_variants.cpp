@@ -1,0 +1,22 @@
+#include "ops/index_select/index_select.h"
+
+namespace fathom::ops {
+
+void index_query_ref(const IndexQueryArgs& a, const Launch&);
+
+Variants<IndexQueryArgs> index_query_variants() {
+  static constexpr Variant<IndexQueryArgs> all[] = {
+      {"ref", Backend::cpu, always<IndexQueryArgs>, nullptr, index_query_ref},
+  };
+  return all;
+}
+
+void index_select_ref(const IndexSelectArgs& a, const Launch&);
+
+Variants<IndexSelectArgs> index_select_variants() {
+  static constexpr Variant<IndexSelectArgs> all[] = {
+      {"ref", Backend::cpu, always<IndexSelectArgs>, nullptr, index_select_ref},
+  };
+  return all;
+}
+}  // namespace fathom::ops
