@@ -2,6 +2,10 @@
 # of 90 and 120 opens the instructions that exist only there.
 set(FATHOM_CUDA_ARCHS "80;89;90a;120a" CACHE STRING "Compute capabilities to build kernels for")
 
+if(NOT TARGET cuda_kernels)
+  add_custom_target(cuda_kernels)  # every kernel library and nothing else
+endif()
+
 function(fathom_cuda_library name)
   add_library(fathom_${name}_cuda STATIC ${ARGN})
   target_include_directories(fathom_${name}_cuda PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
@@ -12,6 +16,7 @@ function(fathom_cuda_library name)
   endforeach()
   target_compile_options(fathom_${name}_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${flags}>)
   set_target_properties(fathom_${name}_cuda PROPERTIES CUDA_STANDARD_REQUIRED OFF)
+  add_dependencies(cuda_kernels fathom_${name}_cuda)
   target_link_libraries(fathom_${name} PUBLIC fathom_${name}_cuda)
   target_link_libraries(fathom_${name}_cuda PUBLIC CUDA::cudart_static)
   target_compile_definitions(fathom_${name} PUBLIC FATHOM_HAVE_CUDA=1)
