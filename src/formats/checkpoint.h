@@ -48,7 +48,7 @@ class Checkpoint {
   template <typename T>
   void copy_to(std::string_view name, std::span<T> to) const {
     const TensorInfo& tensor = info(name);
-    copy_elements(tensor, bytes(tensor), holds<T>(tensor.dtype), to.data(), to.size_bytes());
+    files_[tensor.file].template copy_to<T>(tensor, to);
   }
 
   /// Drops a tensor's pages after it was copied, so that resident memory does not count the file twice.

@@ -42,29 +42,33 @@ constexpr std::optional<DType> dtype_of(std::string_view name) {
   return std::nullopt;
 }
 
-/// True when a tensor of `type` may be read as elements of the C++ type T (same size and meaning).
+/// The safetensors type that elements of the C++ type T are stored as.
+template <typename T>
+constexpr DType stored_as() {
+  if constexpr (std::is_same_v<T, bf16>)
+    return DType::bf16;
+  else if constexpr (std::is_same_v<T, float>)
+    return DType::f32;
+  else if constexpr (std::is_same_v<T, e4m3>)
+    return DType::f8_e4m3;
+  else if constexpr (std::is_same_v<T, e8m0>)
+    return DType::f8_e8m0;
+  else if constexpr (std::is_same_v<T, e2m1x2> || std::is_same_v<T, int8_t>)
+    return DType::i8;
+  else if constexpr (std::is_same_v<T, uint8_t>)
+    return DType::u8;
+  else if constexpr (std::is_same_v<T, int32_t>)
+    return DType::i32;
+  else if constexpr (std::is_same_v<T, int64_t>)
+    return DType::i64;
+  else
+    static_assert(sizeof(T) == 0, "no safetensors type stores T");
+}
+
+/// True when a tensor of `type` may be read as elements of T. Packed E2M1 comes as I8 or U8.
 template <typename T>
 constexpr bool holds(DType type) {
-  if constexpr (std::is_same_v<T, bf16>)
-    return type == DType::bf16;
-  else if constexpr (std::is_same_v<T, float>)
-    return type == DType::f32;
-  else if constexpr (std::is_same_v<T, e4m3>)
-    return type == DType::f8_e4m3;
-  else if constexpr (std::is_same_v<T, e8m0>)
-    return type == DType::f8_e8m0;
-  else if constexpr (std::is_same_v<T, e2m1x2>)
-    return type == DType::i8 || type == DType::u8;
-  else if constexpr (std::is_same_v<T, int8_t>)
-    return type == DType::i8;
-  else if constexpr (std::is_same_v<T, uint8_t>)
-    return type == DType::u8;
-  else if constexpr (std::is_same_v<T, int32_t>)
-    return type == DType::i32;
-  else if constexpr (std::is_same_v<T, int64_t>)
-    return type == DType::i64;
-  else
-    static_assert(sizeof(T) == 0, "no safetensors type holds T");
+  return type == stored_as<T>() || (std::is_same_v<T, e2m1x2> && type == DType::u8);
 }
 
 }  // namespace fathom

@@ -82,26 +82,26 @@ class SafetensorsFile {
   std::span<const std::byte> bytes(std::string_view name) const { return bytes(info(name)); }
   /// A copy as elements of T. Throws Error when the tensor holds another type.
   template <typename T>
-  std::vector<T> copy(std::string_view name) const;
+  std::vector<T> copy(std::string_view name) const {
+    const TensorInfo& tensor = info(name);
+    std::vector<T> out(tensor.bytes / sizeof(T));
+    copy_to<T>(tensor, out);
+    return out;
+  }
+  /// The same into memory of the caller's. Throws Error also when the count is not that of the tensor.
+  template <typename T>
+  void copy_to(const TensorInfo& tensor, std::span<T> to) const {
+    copy_bytes(tensor, holds<T>(tensor.dtype), name_of(stored_as<T>()), to.data(), to.size_bytes());
+  }
   /// Drops the tensor's pages from resident memory; reading it again reads the file again.
   void release(const TensorInfo& tensor) const;
   const MappedFile& map() const { return map_; }
 
  private:
+  void copy_bytes(const TensorInfo& tensor, bool type_matches, std::string_view wanted, void* to, size_t bytes) const;
+
   MappedFile map_;
   SafetensorsHeader header_;
 };
-
-/// Copies `from` (the bytes of `tensor`) to `to`. Throws Error when the element type or the count differs.
-void copy_elements(const TensorInfo& tensor, std::span<const std::byte> from, bool type_matches, void* to,
-                   size_t to_bytes);
-
-template <typename T>
-std::vector<T> SafetensorsFile::copy(std::string_view name) const {
-  const TensorInfo& tensor = info(name);
-  std::vector<T> out(tensor.bytes / sizeof(T));
-  copy_elements(tensor, bytes(tensor), holds<T>(tensor.dtype), out.data(), out.size() * sizeof(T));
-  return out;
-}
 
 }  // namespace fathom
