@@ -1,12 +1,12 @@
 # One library, one test binary and one benchmark binary for each folder of src/.
 #
-# fathom_library(NAME DEPS ...) collects the sources by pattern, so adding a file needs no edit here:
+# fathom_library(NAME DEPS ... TEST_DEPS ...) collects the sources by pattern, so adding a file needs no edit here:
 #   src/NAME/**.cpp                     -> library fathom_NAME (not *_test.cpp, *_bench.cpp)
 #   src/NAME/**.cu                      -> library fathom_NAME_cuda, when CUDA is on
 #   tests/NAME/**.cpp, src/NAME/**_test.cpp    -> executable test_NAME, one ctest entry for each test case
 #   bench/NAME/**.cpp, src/NAME/**_bench.cpp   -> executable bench_NAME
 function(fathom_library name)
-  cmake_parse_arguments(arg "" "" "DEPS" ${ARGN})
+  cmake_parse_arguments(arg "" "" "DEPS;TEST_DEPS" ${ARGN})
   set(dir ${CMAKE_SOURCE_DIR}/src/${name})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cpp)
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${dir}/*_test.cpp ${CMAKE_SOURCE_DIR}/tests/${name}/*.cpp)
@@ -45,6 +45,9 @@ function(fathom_library name)
     add_executable(test_${name} ${tests})
     target_include_directories(test_${name} PRIVATE ${CMAKE_SOURCE_DIR}/tests)
     target_compile_definitions(test_${name} PRIVATE FATHOM_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
+    foreach(dep ${arg_TEST_DEPS})
+      target_link_libraries(test_${name} PRIVATE fathom_${dep})
+    endforeach()
     target_link_libraries(test_${name} PRIVATE fathom_${name} GTest::gtest_main rapidcheck::rapidcheck)
     include(GoogleTest)
     gtest_discover_tests(test_${name} TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${name} TIMEOUT 300)

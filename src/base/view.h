@@ -76,4 +76,7 @@ struct View {
   }
 };
 
+template <typename T, typename... Sizes>
+View(T*, Sizes...) -> View<T, sizeof...(Sizes)>;
+
 }  // namespace fathom

@@ -1,0 +1,110 @@
+// The parameters of a model as ops take them: views into memory that a Weights object owns, in checkpoint precision.
+//
+// Shapes are in the comments with d = hidden_size, H = num_heads, E = num_experts, I = moe_intermediate_size.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/view.h"
+#include "formats/checkpoint.h"
+#include "formats/inventory.h"
+#include "ops/weights.h"
+
+namespace fathom {
+
+/// Memory for weights on one device: allocation and upload. Lives as long as the views made from it.
+class WeightMemory {
+ public:
+  virtual ~WeightMemory() = default;
+  /// 64-byte aligned.
+  virtual std::byte* allocate(size_t bytes) = 0;
+  virtual void upload(std::byte* to, std::span<const std::byte> from) = 0;
+  virtual size_t allocated() const = 0;
+};
+
+/// Host memory.
+std::unique_ptr<WeightMemory> make_host_memory();
+
+/// Parameters of one hc_pre: fn [24, 4d], scale [3], base [24] and the norm [d] behind it.
+struct MixWeights {
+  View<const float, 2> fn;
+  View<const float, 1> scale, base;
+  View<const bf16, 1> norm;
+};
+
+struct CompressorWeights {
+  View<const float, 2> ape;         // [ratio, c*h]
+  View<const bf16, 2> wkv, wgate;   // [c*h, d]
+  View<const bf16, 1> norm;         // [h]
+};
+
+struct IndexerWeights {
+  ops::Fp8Weight wq_b;               // [index_heads * 128, q_lora]
+  View<const bf16, 2> weights_proj;  // [index_heads, d]
+  CompressorWeights compressor;      // h = 128
+};
+
+struct AttentionWeights {
+  ops::Fp8Weight wq_a, wkv;  // [q_lora, d], [512, d]
+  ops::Fp8Weight wq_b;       // [H * 512, q_lora]
+  ops::Fp8Weight wo_a, wo_b;  // [groups * o_lora, H / groups * 512], [d, groups * o_lora]
+  View<const bf16, 1> q_norm, kv_norm;
+  View<const float, 1> sink;                   // [H]
+  std::optional<CompressorWeights> compressor;  // ratio > 0; h = 512
+  std::optional<IndexerWeights> indexer;        // ratio 4
+};
+
+struct MoeWeights {
+  View<const bf16, 2> gate;      // [E, d]
+  View<const float, 1> bias;     // [E]; empty in hash layers
+  View<const int32_t, 2> table;  // [V, k]; hash layers only
+  ops::ExpertWeight w1, w2, w3;
+  ops::Fp8Weight shared_w1, shared_w2, shared_w3;
+};
+
+struct BlockWeights {
+  int ratio = 0;
+  MixWeights attn_mix, ffn_mix;
+  AttentionWeights attn;
+  MoeWeights moe;
+};
+
+struct HeadWeights {
+  View<const float, 2> fn;            // [4, 4d]
+  View<const float, 1> scale, base;   // [1], [4]
+  View<const bf16, 1> norm;           // [d]
+};
+
+struct DsparkWeights {
+  std::vector<BlockWeights> stages;
+  ops::Fp8Weight main_proj;         // [d, targets * d]
+  View<const bf16, 1> main_norm;    // [d]
+  HeadWeights head;
+  View<const bf16, 2> markov_w1, markov_w2;  // [V, r]
+  View<const bf16, 1> confidence;   // [d + r]
+};
+
+struct Weights {
+  View<const bf16, 2> embed, head;  // [V, d]
+  HeadWeights head_mix;
+  std::vector<BlockWeights> blocks;
+  std::optional<DsparkWeights> dspark;  // loaded only when asked for
+  std::shared_ptr<WeightMemory> memory;
+  CheckpointLayout layout;
+};
+
+struct LoadOptions {
+  bool drafts = false;  // load the draft stages too
+  /// Called with the bytes loaded so far and in all; may be empty.
+  std::function<void(uint64_t done, uint64_t total)> progress;
+};
+
+/// Reads all parameters. Checks the inventory first, then that scales and fp32 parameters are finite and expert ids in
+/// range; throws Error with the tensor's name otherwise. Drops the file's pages as it goes.
+Weights load_weights(const Checkpoint& checkpoint, std::shared_ptr<WeightMemory> memory, const LoadOptions& options = {});
+
+}  // namespace fathom

@@ -1,0 +1,49 @@
+// The table of operations that the model runs on: one variant of each op, chosen once for a backend.
+//
+// Model code calls through this table and never asks which backend it is on.
+#pragma once
+
+#include <string_view>
+
+#include "ops/compress/compress.h"
+#include "ops/draft/draft.h"
+#include "ops/embed/embed.h"
+#include "ops/experts/experts.h"
+#include "ops/head/head.h"
+#include "ops/index_select/index_select.h"
+#include "ops/linear/linear.h"
+#include "ops/output_project/output_project.h"
+#include "ops/quantize/quantize.h"
+#include "ops/query/query.h"
+#include "ops/residual_mix/residual_mix.h"
+#include "ops/route/route.h"
+#include "ops/sparse_attention/sparse_attention.h"
+#include "ops/window_write/window_write.h"
+
+namespace fathom::ops {
+
+struct OpTable {
+  const Variant<EmbedArgs>* embed = nullptr;
+  const Variant<ResidualMixArgs>* residual_mix = nullptr;
+  const Variant<LinearFp8Args>* linear_fp8 = nullptr;
+  const Variant<LinearBf16Args>* linear_bf16 = nullptr;
+  const Variant<LinearF32Args>* linear_f32 = nullptr;
+  const Variant<QuantizeArgs>* quantize = nullptr;
+  const Variant<QueryArgs>* query = nullptr;
+  const Variant<WindowWriteArgs>* window_write = nullptr;
+  const Variant<CompressArgs>* compress = nullptr;
+  const Variant<IndexQueryArgs>* index_query = nullptr;
+  const Variant<IndexSelectArgs>* index_select = nullptr;
+  const Variant<SparseAttentionArgs>* sparse_attention = nullptr;
+  const Variant<OutputProjectArgs>* output_project = nullptr;
+  const Variant<RouteArgs>* route = nullptr;
+  const Variant<ExpertsArgs>* experts = nullptr;
+  const Variant<HeadArgs>* head = nullptr;
+  const Variant<StreamMeanArgs>* stream_mean = nullptr;
+  const Variant<MarkovArgs>* markov = nullptr;
+};
+
+/// The variants called `name` ("ref" or "cpu"). Throws std::invalid_argument naming the op that has none.
+OpTable op_table(std::string_view name);
+
+}  // namespace fathom::ops
