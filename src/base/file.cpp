@@ -48,9 +48,7 @@ MappedFile::~MappedFile() {
 }
 
 MappedFile::MappedFile(MappedFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      data_(std::exchange(other.data_, nullptr)),
-      size_(std::exchange(other.size_, 0)) {}
+    : path_(std::move(other.path_)), data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
 
 MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
   std::swap(path_, other.path_);
@@ -86,7 +84,8 @@ std::string read_file(const std::filesystem::path& path, size_t limit) {
 OutputFile::OutputFile(std::filesystem::path path) : path_(std::move(path)) {
   struct stat info {};
   const bool exists = ::stat(path_.c_str(), &info) == 0;
-  if (exists && S_ISDIR(info.st_mode)) fail("{}: is a folder, cannot write a file there", printable(path_.string(), 400));
+  if (exists && S_ISDIR(info.st_mode))
+    fail("{}: is a folder, cannot write a file there", printable(path_.string(), 400));
   const bool direct = exists && !S_ISREG(info.st_mode);
   if (!direct) temporary_ = path_.string() + fmt::format(".{}.tmp", ::getpid());
   const auto& target = direct ? path_ : temporary_;

@@ -20,6 +20,8 @@ void catch_interrupts() {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is a write error, reported like any other
 }
 
-bool interrupted() { return flag != 0; }
+bool interrupted() {
+  return flag != 0;
+}
 
 }  // namespace fathom

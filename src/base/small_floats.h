@@ -40,7 +40,9 @@ struct e2m1x2 {
   friend bool operator==(e2m1x2, e2m1x2) = default;
 };
 
-FATHOM_HOST_DEVICE inline float to_float(bf16 v) { return std::bit_cast<float>(static_cast<uint32_t>(v.bits) << 16); }
+FATHOM_HOST_DEVICE inline float to_float(bf16 v) {
+  return std::bit_cast<float>(static_cast<uint32_t>(v.bits) << 16);
+}
 
 /// fp32 -> bf16. NaN stays NaN.
 FATHOM_HOST_DEVICE inline bf16 to_bf16(float v) {
@@ -50,7 +52,9 @@ FATHOM_HOST_DEVICE inline bf16 to_bf16(float v) {
 }
 
 /// fp32 rounded to the bf16 grid, kept as fp32: the `bf()` of the specification.
-FATHOM_HOST_DEVICE inline float round_bf16(float v) { return to_float(to_bf16(v)); }
+FATHOM_HOST_DEVICE inline float round_bf16(float v) {
+  return to_float(to_bf16(v));
+}
 
 FATHOM_HOST_DEVICE inline float to_float(e8m0 v) {
   if (v.bits == 255) return std::bit_cast<float>(0x7FC00000u);
@@ -76,8 +80,8 @@ FATHOM_HOST_DEVICE inline e4m3 to_e4m3(float v) {
   u &= 0x7FFFFFFF;
   if (u > 0x7F800000) return {static_cast<uint8_t>(sign | 0x7F)};
   if (u >= 0x43E00000) return {static_cast<uint8_t>(sign | 0x7E)};  // |v| >= 448
-  if (u < 0x3C800000) {                                              // |v| < 2^-6: multiples of 2^-9
-    const float magic = 16384.0f;  // adding 2^14 makes the last mantissa bit 2^-9
+  if (u < 0x3C800000) {                                             // |v| < 2^-6: multiples of 2^-9
+    const float magic = 16384.0f;                                   // adding 2^14 makes the last mantissa bit 2^-9
     const uint32_t steps = std::bit_cast<uint32_t>(std::bit_cast<float>(u) + magic) - std::bit_cast<uint32_t>(magic);
     return {static_cast<uint8_t>(sign | steps)};
   }
@@ -92,18 +96,26 @@ FATHOM_HOST_DEVICE inline float e2m1_to_float(uint8_t code) {
   return std::bit_cast<float>(sign | (exponent + 126) << 23 | mantissa << 22);
 }
 
-/// fp32 -> e2m1 code, saturating at 6. Ties go to the even code: .25->0, .75->1, 1.25->1, 1.75->2, 2.5->2, 3.5->4, 5->4.
+/// fp32 -> e2m1 code, saturating at 6. Ties go to the even code: .25->0, .75->1, 1.25->1, 1.75->2, 2.5->2, 3.5->4,
+/// 5->4.
 FATHOM_HOST_DEVICE inline uint8_t to_e2m1(float v) {
   const uint8_t sign = static_cast<uint8_t>(std::bit_cast<uint32_t>(v) >> 28 & 8);
   const float a = std::bit_cast<float>(std::bit_cast<uint32_t>(v) & 0x7FFFFFFF);
   uint8_t code = 7;
-  if (a <= 0.25f) code = 0;
-  else if (a < 0.75f) code = 1;
-  else if (a <= 1.25f) code = 2;
-  else if (a < 1.75f) code = 3;
-  else if (a <= 2.5f) code = 4;
-  else if (a < 3.5f) code = 5;
-  else if (a <= 5.0f) code = 6;
+  if (a <= 0.25f)
+    code = 0;
+  else if (a < 0.75f)
+    code = 1;
+  else if (a <= 1.25f)
+    code = 2;
+  else if (a < 1.75f)
+    code = 3;
+  else if (a <= 2.5f)
+    code = 4;
+  else if (a < 3.5f)
+    code = 5;
+  else if (a <= 5.0f)
+    code = 6;
   return static_cast<uint8_t>(sign | code);
 }
 

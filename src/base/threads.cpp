@@ -29,7 +29,9 @@ Pool& pool() {
 
 }  // namespace
 
-int thread_count() { return pool().threads; }
+int thread_count() {
+  return pool().threads;
+}
 
 void set_thread_count(int n) {
   pool().threads = std::max(1, n);

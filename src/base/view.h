@@ -22,8 +22,8 @@ struct View {
 
   /// A dense row-major view: View<float, 2>(p, rows, columns).
   template <typename... Sizes>
-    requires(sizeof...(Sizes) == Rank)
-  FATHOM_HOST_DEVICE View(T* p, Sizes... sizes) : data(p), size{static_cast<int64_t>(sizes)...} {
+  requires(sizeof...(Sizes) == Rank) FATHOM_HOST_DEVICE View(T* p, Sizes... sizes)
+      : data(p), size{static_cast<int64_t>(sizes)...} {
     int64_t step = 1;
     for (int i = Rank - 1; i >= 0; --i) {
       stride[i] = step;
@@ -33,8 +33,8 @@ struct View {
 
   /// View<T> converts to View<const T>.
   template <typename U>
-    requires(std::is_same_v<const U, T> && !std::is_const_v<U>)
-  FATHOM_HOST_DEVICE View(const View<U, Rank>& other) : data(other.data) {
+  requires(std::is_same_v<const U, T> && !std::is_const_v<U>) FATHOM_HOST_DEVICE View(const View<U, Rank>& other)
+      : data(other.data) {
     for (int i = 0; i < Rank; ++i) size[i] = other.size[i], stride[i] = other.stride[i];
   }
 
@@ -47,8 +47,7 @@ struct View {
   }
 
   template <typename... Index>
-    requires(sizeof...(Index) == Rank)
-  FATHOM_HOST_DEVICE T& operator()(Index... index) const {
+  requires(sizeof...(Index) == Rank) FATHOM_HOST_DEVICE T& operator()(Index... index) const {
     const int64_t at[Rank] = {static_cast<int64_t>(index)...};
     int64_t offset = 0;
     for (int i = 0; i < Rank; ++i) offset += at[i] * stride[i];

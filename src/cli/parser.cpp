@@ -35,11 +35,16 @@ void Parser::choice(const std::string& names, std::string& value, const std::vec
 void Parser::positional(const std::string& name, std::string& value, const std::string& help, bool required) {
   impl_->app->add_option(name, value, help)->required(required)->type_name("");
 }
-void Parser::positional(const std::string& name, std::vector<std::string>& values, const std::string& help, bool required) {
+void Parser::positional(const std::string& name, std::vector<std::string>& values, const std::string& help,
+                        bool required) {
   impl_->app->add_option(name, values, help)->required(required)->type_name("");
 }
-bool Parser::given(const std::string& name) const { return impl_->app->count(name) > 0; }
-void Parser::footer(const std::string& text) { impl_->app->footer(text); }
+bool Parser::given(const std::string& name) const {
+  return impl_->app->count(name) > 0;
+}
+void Parser::footer(const std::string& text) {
+  impl_->app->footer(text);
+}
 
 namespace {
 

@@ -23,9 +23,11 @@ class Parser {
   void option(const std::string& names, double& value, const std::string& help, double low, double high);
   void option(const std::string& names, std::vector<std::string>& values, const std::string& help);
   /// One of a fixed set of words.
-  void choice(const std::string& names, std::string& value, const std::vector<std::string>& allowed, const std::string& help);
+  void choice(const std::string& names, std::string& value, const std::vector<std::string>& allowed,
+              const std::string& help);
   void positional(const std::string& name, std::string& value, const std::string& help, bool required = true);
-  void positional(const std::string& name, std::vector<std::string>& values, const std::string& help, bool required = true);
+  void positional(const std::string& name, std::vector<std::string>& values, const std::string& help,
+                  bool required = true);
   /// True when the option was given on the command line; `name` is one of its names ("--top-k").
   bool given(const std::string& name) const;
   /// Text printed behind the options by --help: examples, exit codes.

@@ -20,7 +20,8 @@ TEST(Utf8, RoundTripsEveryScalarValue) {
 }
 
 TEST(Utf8, RefusesOverlongFormsSurrogatesAndValuesPastTheEnd) {
-  for (const char* bad : {"\xC0\x80", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xF8\x88\x80\x80", "\x80", "\xFF"})
+  for (const char* bad :
+       {"\xC0\x80", "\xE0\x80\x80", "\xED\xA0\x80", "\xF4\x90\x80\x80", "\xF8\x88\x80\x80", "\x80", "\xFF"})
     EXPECT_FALSE(is_valid_utf8(bad)) << printable(bad);
 }
 
