@@ -9,12 +9,25 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "formats/config.h"
 #include "formats/safetensors.h"
 
 namespace fathom {
+
+/// What model.safetensors.index.json says.
+struct CheckpointIndex {
+  std::vector<std::pair<std::string, uint32_t>> tensors;  // tensor name -> position in `files`
+  std::vector<std::string> files;                         // plain file names, in order of first use
+  uint64_t total_size = 0;
+  bool has_total_size = false;
+};
+
+/// Parses an index. Throws Error on bad JSON, duplicate names and file names that are not plain names inside the
+/// folder. Touches no file.
+CheckpointIndex parse_index(std::string_view text, const std::string& name);
 
 class Checkpoint {
  public:
@@ -58,7 +71,8 @@ class Checkpoint {
   void release_all() const;
 
  private:
-  void open_index(const std::filesystem::path& index);
+  void open_index(const std::filesystem::path& path);
+  void check_strays(const CheckpointIndex& index, const std::filesystem::path& path) const;
   void add_file(const std::filesystem::path& path);
 
   std::filesystem::path folder_;
@@ -67,17 +81,5 @@ class Checkpoint {
   TensorTable tensors_;
   uint64_t total_bytes_ = 0;
 };
-
-/// What model.safetensors.index.json says.
-struct CheckpointIndex {
-  std::vector<std::pair<std::string, uint32_t>> tensors;  // tensor name -> position in `files`
-  std::vector<std::string> files;                         // plain file names, in order of first use
-  uint64_t total_size = 0;
-  bool has_total_size = false;
-};
-
-/// Parses an index. Throws Error on bad JSON, duplicate names and file names that are not plain names inside the
-/// folder. Touches no file.
-CheckpointIndex parse_index(std::string_view text, const std::string& name);
 
 }  // namespace fathom
