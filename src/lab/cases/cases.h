@@ -1,0 +1,10 @@
+// The generators, one file for each folder of src/ops/.
+#pragma once
+
+#include "lab/case.h"
+
+namespace fathom::lab {
+
+OpCases sparse_attention_cases();
+
+}  // namespace fathom::lab

@@ -1,0 +1,148 @@
+#include "lab/cases/common.h"
+
+#include <fmt/format.h>
+
+#include <cstring>
+
+namespace fathom::lab {
+
+using ops::RowFormat;
+
+Strides strided(int64_t rows, int64_t columns, int64_t unit, Rng& rng) {
+  return {rows, columns, columns + (rng.chance(0.3) ? unit * rng.between(1, 4) : 0)};
+}
+
+int64_t some_tokens(Rng& rng) {
+  if (rng.chance(0.6)) return rng.pick({1, 1, 2, 3, 5, 7, 8});
+  return rng.pick({15, 16, 17, 31, 33, 64, 65});
+}
+
+std::vector<float> rope_frequencies(double base) {
+  std::vector<float> f(32);
+  for (int i = 0; i < 32; ++i) f[static_cast<size_t>(i)] = static_cast<float>(std::pow(base, -2.0 * i / 64));
+  return f;
+}
+
+void rope(double* x, int32_t position, std::span<const float> frequencies, bool inverse) {
+  for (size_t i = 0; i < 32; ++i) {
+    const float angle = static_cast<float>(position) * frequencies[i];
+    const double c = std::cos(static_cast<double>(angle)),
+                 s = std::sin(static_cast<double>(angle)) * (inverse ? -1 : 1);
+    const double a = x[2 * i], b = x[2 * i + 1];
+    x[2 * i] = a * c - b * s;
+    x[2 * i + 1] = a * s + b * c;
+  }
+}
+
+PoolShape some_pool(RowFormat format, int32_t page_rows, int64_t rows, Rng& rng) {
+  PoolShape shape{format, page_rows, (rows + page_rows - 1) / page_rows + rng.below(3), 0};
+  const int64_t room = rng.chance(0.3) ? 64 * rng.between(1, 40) : 0;  // pages of several layers interleaved
+  shape.stride = (ops::page_bytes(format, page_rows) + 31) / 32 * 32 + room;
+  return shape;
+}
+
+e8m0 quantize_group(std::span<const float> values, e4m3* codes) {
+  float largest = 0;
+  for (float v : values) largest = std::max(largest, std::fabs(v));
+  const e8m0 scale = e4m3_scale(largest);
+  const float inverse = reciprocal(scale);
+  for (size_t i = 0; i < values.size(); ++i)
+    codes[i] = to_e4m3(std::min(448.0f, std::max(-448.0f, values[i] * inverse)));
+  return scale;
+}
+
+namespace {
+
+void fill_bf16_row(bf16* row, int64_t n, float sigma, Rng& rng) {
+  for (int64_t i = 0; i < n; ++i) row[i] = to_bf16(sigma * rng.normal());
+}
+
+}  // namespace
+
+void fill_row(const ops::KvPool& pool, RowFormat format, int64_t slot, float sigma, bool wild, Rng& rng) {
+  std::byte* data = pool.row_data(format, slot);
+  if (format == RowFormat::bf16) {
+    fill_bf16_row(reinterpret_cast<bf16*>(data), ops::kHeadDim, sigma, rng);
+    return;
+  }
+  std::byte* scales = pool.row_scales(slot);
+  auto* codes = reinterpret_cast<e4m3*>(data);
+  if (wild) fill_codes(std::span<e4m3>(codes, ops::kNopeDim), rng);
+  for (int g = 0; g < ops::kKvScales; ++g) {
+    e8m0 scale;
+    if (wild) {
+      fill_scales({&scale, 1}, -14, -7, rng);
+    } else {
+      float group[ops::kKvGroup];
+      for (float& v : group) v = round_bf16(sigma * rng.normal());
+      scale = quantize_group(group, codes + g * ops::kKvGroup);
+    }
+    scales[g] = static_cast<std::byte>(scale.bits);
+  }
+  scales[ops::kKvScales] = static_cast<std::byte>(rng.next());  // the pad byte means nothing
+  fill_bf16_row(reinterpret_cast<bf16*>(data + ops::kNopeDim), ops::kRopeDim, sigma, rng);
+}
+
+void fill_pool(const PoolShape& shape, std::span<std::byte> bytes, Rng& rng) {
+  const ops::KvPool pool = shape.at(bytes.data());
+  if (shape.format == RowFormat::bf16) {
+    for (int64_t page = 0; page < shape.pages; ++page)
+      fill_normal(std::span(reinterpret_cast<bf16*>(bytes.data() + page * shape.stride),
+                            static_cast<size_t>(shape.page_rows) * ops::kHeadDim),
+                  1.0f, rng);
+    return;
+  }
+  // Codes of normal values around 448 / 3.5, so that a scale of 2^-7 gives values near 1.
+  std::vector<e4m3> table(65536);
+  std::vector<float> values(table.size());
+  fill_normal(values, 128.0f, rng);
+  for (size_t i = 0; i < table.size(); ++i) table[i] = to_e4m3(std::min(448.0f, std::max(-448.0f, values[i])));
+  for (int64_t slot = 0; slot < shape.rows(); ++slot) {
+    auto* codes = reinterpret_cast<e4m3*>(pool.row_data(shape.format, slot));
+    for (int i = 0; i < ops::kNopeDim; i += 4) {
+      const uint64_t word = rng.next();
+      for (int k = 0; k < 4; ++k) codes[i + k] = table[word >> (16 * k) & 0xFFFF];
+    }
+    std::span rope(reinterpret_cast<bf16*>(codes + ops::kNopeDim), size_t{ops::kRopeDim});
+    for (bf16& v : rope) v = to_bf16(values[rng.next() & 0xFFFF] * (1.0f / 128));
+    std::byte* scales = pool.row_scales(slot);
+    for (int g = 0; g < 8; ++g) scales[g] = static_cast<std::byte>(127 - 7 - rng.below(2));
+  }
+}
+
+void read_row(const ops::KvPool& pool, RowFormat format, int64_t slot, double* values) {
+  const std::byte* data = pool.row_data(format, slot);
+  if (format == RowFormat::bf16) {
+    for (int i = 0; i < ops::kHeadDim; ++i) values[i] = element(DType::bf16, data, i);
+    return;
+  }
+  const std::byte* scales = pool.row_scales(slot);
+  for (int i = 0; i < ops::kNopeDim; ++i)
+    values[i] = element(DType::e4m3, data, i) * std::ldexp(1.0, static_cast<int>(scales[i / ops::kKvGroup]) - 127);
+  for (int i = 0; i < ops::kRopeDim; ++i) values[ops::kNopeDim + i] = element(DType::bf16, data + ops::kNopeDim, i);
+}
+
+std::string codes_follow(std::string_view name, const View<const bf16, 2>& x, const View<const e4m3, 2>& codes,
+                         const View<const e8m0, 2>& scale) {
+  std::vector<float> group(128);
+  std::vector<e4m3> want(128);
+  for (int64_t t = 0; t < x.size[0]; ++t) {
+    for (int64_t g = 0; g < x.size[1] / 128; ++g) {
+      for (int64_t i = 0; i < 128; ++i) group[static_cast<size_t>(i)] = to_float(x(t, g * 128 + i));
+      const e8m0 want_scale = quantize_group(group, want.data());
+      if (scale(t, g) != want_scale)
+        return fmt::format("{}: scale of row {}, group {} is {}, act_quant of the row gives {}", name, t, g,
+                           scale(t, g).bits, want_scale.bits);
+      for (int64_t i = 0; i < 128; ++i) {
+        const e4m3 c = codes(t, g * 128 + i), w = want[static_cast<size_t>(i)];
+        const bool both_zero = (c.bits & 0x7F) == 0 && (w.bits & 0x7F) == 0;
+        if (c != w && !both_zero)
+          return fmt::format("{}: code of row {}, column {} is {}, act_quant of the row gives {}", name, t, g * 128 + i,
+                             to_float(c), to_float(w));
+      }
+    }
+  }
+  return "";
+}
+
+}  // namespace fathom::lab
