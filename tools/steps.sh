@@ -95,6 +95,7 @@ build() {
 }
 build_error() {
   local first
-  first=$(grep -m 1 -E '(error|Error)[: ]|FAILED:' "$1" | cut -c 1-200)
-  printf '%s: %s failed: %s (log: %s)\n' "$me" "$2" "${first:-see the log}" "$1" >&2
+  first=$(grep -m 1 -E 'error:|Error[: ]' "$1" || grep -m 1 'FAILED:' "$1")
+  first=${first:0:200}
+  printf '%s: %s failed: %s (log: %s)\n' "$me" "$2" "${first:-no message}" "$1" >&2
 }

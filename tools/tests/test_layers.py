@@ -59,6 +59,12 @@ class Includes(Tree):
         self.write("src/extra/y.cpp", '#include "base/view.h"\n')
         self.expect('src/base/x.cpp:1: "base/none.h" is not a file', "src/extra/y.cpp:1: src/extra/ is no layer")
 
+    def test_tests_beside_the_source_may_use_more(self):
+        self.write("src/formats/config.h", "#pragma once\n")
+        self.write("src/ops/a/a_test.cpp", '#include "formats/config.h"\n')
+        self.write("src/ops/a/a_cpu.cpp", '#include "formats/config.h"\n')
+        self.expect("src/ops/a/a_cpu.cpp:1:")
+
     def test_commented_include_does_not_count(self):
         self.write("src/formats/config.h", "#pragma once\n")
         self.write("src/base/x.cpp", '// #include "formats/config.h"\n')

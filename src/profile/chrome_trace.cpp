@@ -1,0 +1,139 @@
+#include "profile/chrome_trace.h"
+
+#include <unistd.h>
+
+#include <memory>
+#include <set>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/utf8.h"
+#include "formats/gzip.h"
+
+namespace fathom::profile {
+namespace {
+
+constexpr size_t kBuffer = size_t{1} << 16;
+
+/// Plain or compressed output behind one buffer.
+class Sink {
+ public:
+  explicit Sink(const std::filesystem::path& path) : file_(path) {
+    if (path.extension() == ".gz") gzip_ = std::make_unique<GzipWriter>(file_);
+    buffer_.reserve(kBuffer + 1024);
+  }
+  template <typename... Args>
+  void print(fmt::format_string<Args...> text, Args&&... args) {
+    fmt::format_to(std::back_inserter(buffer_), text, std::forward<Args>(args)...);
+    if (buffer_.size() >= kBuffer) flush();
+  }
+  void finish() {
+    flush();
+    if (gzip_) gzip_->finish();
+    file_.commit();
+  }
+
+ private:
+  void flush() {
+    if (gzip_)
+      gzip_->write(buffer_);
+    else
+      file_.write(buffer_);
+    buffer_.clear();
+  }
+  OutputFile file_;
+  std::unique_ptr<GzipWriter> gzip_;
+  std::string buffer_;
+};
+
+/// The text between quotes of a JSON string.
+std::string escaped(std::string_view text) {
+  std::string out;
+  for (const char c : utf8_repaired(text)) {
+    if (c == '"' || c == '\\')
+      out += '\\', out += c;
+    else if (static_cast<unsigned char>(c) < 0x20 || c == 0x7F)
+      out += fmt::format("\\u{:04x}", static_cast<unsigned>(c));
+    else
+      out += c;
+  }
+  return out;
+}
+
+/// Nanoseconds as microseconds with all three decimals, exactly.
+std::string microseconds(int64_t ns) {
+  const char* sign = ns < 0 ? "-" : "";
+  const uint64_t magnitude = ns < 0 ? 0 - static_cast<uint64_t>(ns) : static_cast<uint64_t>(ns);
+  return fmt::format("{}{}.{:03}", sign, magnitude / 1000, magnitude % 1000);
+}
+
+std::string shape_text(const std::array<int64_t, 4>& shape) {
+  std::string out;
+  for (const int64_t size : shape) {
+    if (size == 0) break;
+    out += fmt::format("{}{}", out.empty() ? "" : "x", size);
+  }
+  return out;
+}
+
+void write_span(Sink& out, const SpanRecord& span, int64_t origin, int pid) {
+  const bool step = std::string_view(span.category) == kStepCategory;
+  const std::string name =
+      step ? fmt::format("step {}: {}", span.step, step_label(span.shape[0], span.shape[1])) : escaped(span.name);
+  out.print(",\n{{\"ph\":\"X\",\"cat\":\"{}\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{},\"args\":{{",
+            escaped(span.category), name, pid, span.thread, microseconds(span.start_ns - origin),
+            microseconds(span.end_ns - span.start_ns));
+  const char* comma = "";
+  if (span.step) out.print("\"step\":{}", span.step), comma = ",";
+  if (step) {
+    out.print("{}\"prefill_tokens\":{},\"decode_sequences\":{}", comma, span.shape[0], span.shape[1]);
+  } else {
+    if (span.shape[0]) out.print("{}\"shape\":\"{}\"", comma, shape_text(span.shape)), comma = ",";
+    const auto ns = static_cast<double>(span.end_ns - span.start_ns);
+    if (span.bytes) {
+      out.print("{}\"bytes\":{}", comma, span.bytes), comma = ",";
+      if (ns > 0) out.print(",\"GB/s\":{:.3f}", static_cast<double>(span.bytes) / ns);
+    }
+    if (span.flops) {
+      out.print("{}\"flops\":{}", comma, span.flops), comma = ",";
+      if (ns > 0) out.print(",\"GFLOP/s\":{:.3f}", static_cast<double>(span.flops) / ns);
+    }
+  }
+  out.print("}}}}");
+}
+
+}  // namespace
+
+std::string step_label(int64_t prefill_tokens, int64_t decode_sequences) {
+  std::string out;
+  if (prefill_tokens > 0) out = fmt::format("prefill {} token{}", prefill_tokens, prefill_tokens == 1 ? "" : "s");
+  if (decode_sequences > 0) out += fmt::format("{}decode B={}", out.empty() ? "" : " + ", decode_sequences);
+  return out.empty() ? "empty" : out;
+}
+
+void write_chrome_trace(const Recorder& recorder, const std::filesystem::path& path, const TraceNotes& notes) {
+  Sink out(path);
+  const int pid = static_cast<int>(::getpid());
+  out.print("{{\"displayTimeUnit\":\"ms\",\n\"otherData\":{{\"producer\":\"fathom\",\"spans_dropped\":\"{}\"",
+            recorder.dropped());
+  for (const auto& [key, value] : notes) out.print(",\"{}\":\"{}\"", escaped(key), escaped(value));
+  out.print(
+      "}},\n\"traceEvents\":[\n{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{},\"tid\":0,"
+      "\"args\":{{\"name\":\"fathom\"}}}}",
+      pid);
+
+  std::set<int32_t> unnamed;
+  recorder.for_each([&](const SpanRecord& span) { unnamed.insert(span.thread); });
+  const auto name_thread = [&](int32_t id, const std::string& name) {
+    out.print(",\n{{\"ph\":\"M\",\"name\":\"thread_name\",\"pid\":{},\"tid\":{},\"args\":{{\"name\":\"{}\"}}}}", pid,
+              id, escaped(name));
+  };
+  for (const auto& [id, name] : recorder.thread_names()) name_thread(id, name), unnamed.erase(id);
+  for (const int32_t id : unnamed) name_thread(id, id == pid ? "main" : fmt::format("thread {}", id));
+
+  recorder.for_each([&](const SpanRecord& span) { write_span(out, span, recorder.origin_ns(), pid); });
+  out.print("\n]}}\n");
+  out.finish();
+}
+
+}  // namespace fathom::profile
