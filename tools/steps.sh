@@ -30,10 +30,10 @@ end_step() {
 done_ok() { end_step "${1-ok} ($(seconds))"; }
 failed() { end_step "${1-FAILED} ($(seconds))"; }
 
-# Path of a fresh log below build/log; the folder is made when needed.
+# Path of a log below build/log; the folder is made when needed.
 log_file() {
   mkdir -p build/log 2>/dev/null && [ -w build/log ] || die "cannot write to $PWD/build/log: check its owner and the disk"
-  printf 'build/log/%s.log' "$1"
+  printf '%s/build/log/%s.log' "$PWD" "$1"
 }
 
 # with_progress LOG COMMAND...: appends what the command prints to LOG, shows the last line of it while it runs, and
