@@ -1,0 +1,280 @@
+#include "cache/cache.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "base/error.h"
+
+namespace fathom {
+namespace {
+
+constexpr int64_t pages_for(int64_t tokens, int64_t page) { return (tokens + page - 1) / page; }
+
+/// Pages of both pools for a budget. A sequence wastes part of its last page, so each gets one page on top.
+struct PageCounts {
+  int64_t window, entry;
+  explicit PageCounts(const CacheBudget& b)
+      : window(pages_for(b.tokens, Cache::kWindowPage) + b.sequences),
+        entry(pages_for(b.tokens, Cache::kEntryPage) + b.sequences) {}
+};
+
+int rows_of(int ratio) { return Cache::kEntryPage / ratio; }
+int ring_of(int ratio) { return ratio == 4 ? Cache::kRing4 : Cache::kRing128; }
+
+int32_t checked_pages(int64_t n, const char* what) {
+  if (n < 1 || n > (int64_t{1} << 30) / Cache::kEntryPage)
+    fail("cache: {} pages of {} cannot be numbered; lower the token budget", n, what);
+  return static_cast<int32_t>(n);
+}
+
+}  // namespace
+
+Cache::Cache(const ModelConfig& config, const CacheBudget& budget)
+    : config_(config),
+      budget_(budget),
+      windows_(checked_pages(PageCounts(budget).window, "window rows")),
+      entries_(checked_pages(PageCounts(budget).entry, "entries")),
+      sequences_(static_cast<size_t>(budget.sequences)),
+      memory_(make_host_memory()) {
+  for (int32_t i = budget.sequences - 1; i >= 0; --i) free_states_.push_back(i);
+  make_layers();
+}
+
+int64_t Cache::bytes_needed(const ModelConfig& c, const CacheBudget& b) {
+  const PageCounts pages(b);
+  int64_t bytes = (c.num_layers + b.draft_stages) * pages.window * ops::page_bytes(ops::RowFormat::v4, kWindowPage);
+  for (int i = 0; i < c.num_layers; ++i) {
+    const int ratio = c.ratio(i);
+    if (ratio == 0) continue;
+    bytes += pages.entry * ops::page_bytes(ops::RowFormat::v4, rows_of(ratio));
+    bytes += int64_t{b.sequences} * ring_of(ratio) * (ratio == 4 ? 2 : 1) * c.head_dim * 8;
+    if (ratio == 4) {
+      bytes += pages.entry * ops::index_page_bytes(rows_of(4));
+      bytes += int64_t{b.sequences} * kRing4 * 2 * c.index_head_dim * 8;
+    }
+  }
+  return bytes;
+}
+
+void Cache::make_layers() {
+  const auto format = ops::RowFormat::v4;
+  const auto floats = [&](int64_t ring, int64_t width) {
+    const int64_t count = int64_t{budget_.sequences} * ring * width;
+    return View<float, 3>(reinterpret_cast<float*>(memory_->allocate(static_cast<size_t>(count) * sizeof(float))),
+                          budget_.sequences, ring, width);
+  };
+  const auto bytes = [&](int64_t page, int32_t pages) { return memory_->allocate(static_cast<size_t>(page * pages)); };
+  for (int i = 0; i < config_.num_layers + budget_.draft_stages; ++i) {
+    LayerCache layer;
+    layer.format = format;
+    const int64_t window = ops::page_bytes(format, kWindowPage);
+    layer.window = {bytes(window, windows_.total()), window, kWindowPage};
+    const int ratio = i < config_.num_layers ? config_.ratio(i) : 0;
+    if (ratio > 0) {
+      const int32_t rows = rows_of(ratio);
+      const int64_t page = ops::page_bytes(format, rows), width = (ratio == 4 ? 2 : 1) * config_.head_dim;
+      layer.entries = {bytes(page, entries_.total()), page, rows};
+      layer.state_k = floats(ring_of(ratio), width);
+      layer.state_g = floats(ring_of(ratio), width);
+    }
+    if (ratio == 4) {
+      const int64_t page = ops::index_page_bytes(rows_of(4));
+      layer.index = {bytes(page, entries_.total()), page, rows_of(4)};
+      layer.index_state_k = floats(kRing4, 2 * config_.index_head_dim);
+      layer.index_state_g = floats(kRing4, 2 * config_.index_head_dim);
+    }
+    layers_.push_back(layer);
+  }
+}
+
+Cache::Sequence& Cache::at(SequenceId id) { return const_cast<Sequence&>(std::as_const(*this).at(id)); }
+
+const Cache::Sequence& Cache::at(SequenceId id) const {
+  const auto i = static_cast<size_t>(id);
+  if (i >= sequences_.size() || !sequences_[i].alive) throw std::logic_error("Cache: no such sequence");
+  return sequences_[i];
+}
+
+SequenceId Cache::create() {
+  if (free_states_.empty()) fail("cache: all {} sequences are in use", budget_.sequences);
+  const int32_t slot = free_states_.back();
+  free_states_.pop_back();
+  Sequence& s = sequences_[static_cast<size_t>(slot)];
+  s = Sequence{};
+  s.alive = true;
+  s.state = slot;
+  return SequenceId{slot};
+}
+
+SequenceId Cache::fork(SequenceId id) {
+  const SequenceId copy = create();
+  const Sequence& from = at(id);
+  Sequence& to = at(copy);
+  const int32_t state = to.state;
+  to = from;
+  to.state = state;
+  for (int32_t page : to.window_pages)
+    if (page >= 0) windows_.share(page);
+  for (int32_t page : to.entry_pages) entries_.share(page);
+  copy_state(from.state, state);
+  return copy;
+}
+
+void Cache::release(SequenceId id) {
+  Sequence& s = at(id);
+  for (int32_t page : s.window_pages)
+    if (page >= 0) windows_.release(page);
+  for (int32_t page : s.entry_pages) entries_.release(page);
+  free_states_.push_back(s.state);
+  s = Sequence{};
+}
+
+bool Cache::reserve(SequenceId id, int64_t tokens) {
+  Sequence& s = at(id);
+  const int64_t end = std::max(s.length + tokens, s.written);
+  const auto window_have = static_cast<int64_t>(s.window_pages.size()), entry_have = static_cast<int64_t>(s.entry_pages.size());
+  const int64_t window_new = std::max<int64_t>(0, pages_for(end, kWindowPage) - window_have);
+  const int64_t entry_new = std::max<int64_t>(0, pages_for(end, kEntryPage) - entry_have);
+  // Only the pages that hold the first unwritten token can be both ours and somebody else's: later ones are new.
+  const int64_t w = s.written / kWindowPage, e = s.written / kEntryPage;
+  const bool writes = s.length + tokens > s.written;
+  const bool copy_w = writes && w < window_have && windows_.references(s.window_pages[static_cast<size_t>(w)]) > 1;
+  const bool copy_e = writes && e < entry_have && entries_.references(s.entry_pages[static_cast<size_t>(e)]) > 1;
+  if (windows_.free() < window_new + copy_w || entries_.free() < entry_new + copy_e) return false;
+
+  if (copy_w) {
+    int32_t& page = s.window_pages[static_cast<size_t>(w)];
+    const int32_t own = windows_.acquire();
+    copy_window_page(page, own);
+    windows_.release(page);
+    page = own;
+  }
+  if (copy_e) {
+    int32_t& page = s.entry_pages[static_cast<size_t>(e)];
+    const int32_t own = entries_.acquire();
+    copy_entry_page(page, own);
+    entries_.release(page);
+    page = own;
+  }
+  for (int64_t i = 0; i < window_new; ++i) s.window_pages.push_back(windows_.acquire());
+  for (int64_t i = 0; i < entry_new; ++i) s.entry_pages.push_back(entries_.acquire());
+  return true;
+}
+
+void Cache::commit(SequenceId id, int64_t tokens) {
+  Sequence& s = at(id);
+  s.length += tokens;
+  s.written = std::max(s.written, s.length);
+  s.reached = std::max(s.reached, s.length);
+  if (budget_.keep_window >= 0) drop_old_windows(s);
+}
+
+void Cache::drop_old_windows(Sequence& s) {
+  const int64_t oldest = s.length - config_.window - budget_.keep_window;  // first token that must stay
+  for (int64_t i = 0; (i + 1) * kWindowPage <= oldest; ++i) {
+    int32_t& page = s.window_pages[static_cast<size_t>(i)];
+    if (page < 0) continue;
+    windows_.release(page);
+    page = -1;
+  }
+}
+
+bool Cache::ring_holds(const Sequence& s, int64_t length) const {
+  const int64_t need4 = std::max<int64_t>(0, length / 4 * 4 - 4), need128 = length / 128 * 128;
+  const bool any4 = std::count(config_.compress_ratios.begin(), config_.compress_ratios.end(), 4) > 0;
+  const bool any128 = std::count(config_.compress_ratios.begin(), config_.compress_ratios.end(), 128) > 0;
+  const auto oldest = [&](int ring) { return std::max(s.state_from, s.reached - ring); };
+  return (!any4 || need4 >= oldest(kRing4) || need4 == length) && (!any128 || need128 >= oldest(kRing128) || need128 == length);
+}
+
+int64_t Cache::rollback(SequenceId id, int64_t length) {
+  Sequence& s = at(id);
+  if (length < 0 || length > s.length) throw std::logic_error("Cache::rollback beyond the sequence");
+  int64_t from = length;
+  if (!ring_holds(s, length)) {
+    from = std::min(std::max<int64_t>(0, length / 4 * 4 - 4), length / 128 * 128);
+    const int64_t oldest = std::max<int64_t>(0, from - config_.window + 1) / kWindowPage;
+    for (int64_t i = oldest; i < pages_for(from, kWindowPage); ++i)
+      if (s.window_pages[static_cast<size_t>(i)] < 0) from = 0;
+    s.state_from = from;
+    s.reached = from;
+  }
+  // A token that is fed again from 0 on because window rows are gone has to write all of its rows again.
+  s.written = from == 0 ? 0 : length;
+  s.length = from;
+  while (static_cast<int64_t>(s.window_pages.size()) > pages_for(s.written, kWindowPage)) {
+    if (s.window_pages.back() >= 0) windows_.release(s.window_pages.back());
+    s.window_pages.pop_back();
+  }
+  while (static_cast<int64_t>(s.entry_pages.size()) > pages_for(s.written, kEntryPage)) {
+    entries_.release(s.entry_pages.back());
+    s.entry_pages.pop_back();
+  }
+  return from;
+}
+
+int32_t Cache::window_row(SequenceId id, int64_t position) const {
+  return at(id).window_pages[static_cast<size_t>(position / kWindowPage)] * kWindowPage +
+         static_cast<int32_t>(position % kWindowPage);
+}
+
+int32_t Cache::window_write_row(SequenceId id, int64_t position) const {
+  return position < at(id).written ? -1 : window_row(id, position);
+}
+
+int32_t Cache::entry_row(SequenceId id, int ratio, int64_t entry) const {
+  const int rows = rows_of(ratio);
+  return at(id).entry_pages[static_cast<size_t>(entry / rows)] * rows + static_cast<int32_t>(entry % rows);
+}
+
+int32_t Cache::entry_write_row(SequenceId id, int ratio, int64_t entry) const {
+  return entry < at(id).written / ratio ? -1 : entry_row(id, ratio, entry);
+}
+
+void Cache::copy_window_page(int32_t from, int32_t to) {
+  for (const LayerCache& l : layers_)
+    std::memcpy(l.window.data + to * l.window.stride, l.window.data + from * l.window.stride, static_cast<size_t>(l.window.stride));
+}
+
+void Cache::copy_entry_page(int32_t from, int32_t to) {
+  for (const LayerCache& l : layers_) {
+    if (l.entries.data)
+      std::memcpy(l.entries.data + to * l.entries.stride, l.entries.data + from * l.entries.stride, static_cast<size_t>(l.entries.stride));
+    if (l.index.data)
+      std::memcpy(l.index.data + to * l.index.stride, l.index.data + from * l.index.stride, static_cast<size_t>(l.index.stride));
+  }
+}
+
+void Cache::copy_state(int32_t from, int32_t to) {
+  const auto copy = [&](const View<float, 3>& v) {
+    if (v.data) std::memcpy(&v(to, 0, 0), &v(from, 0, 0), static_cast<size_t>(v.stride[0]) * sizeof(float));
+  };
+  for (const LayerCache& l : layers_) copy(l.state_k), copy(l.state_g), copy(l.index_state_k), copy(l.index_state_g);
+}
+
+Cache::Usage Cache::usage() const {
+  return {windows_.total(),    windows_.free(), entries_.total(), entries_.free(),
+          budget_.sequences, static_cast<int32_t>(free_states_.size()), static_cast<int64_t>(memory_->allocated())};
+}
+
+void Cache::check() const {
+  const auto audit = [&](const PagePool& pool, auto pages_of, const char* what) {
+    std::vector<int32_t> count(static_cast<size_t>(pool.total()), 0);
+    for (const Sequence& s : sequences_)
+      for (int32_t page : pages_of(s))
+        if (page >= 0) ++count[static_cast<size_t>(page)];
+    int32_t unused = 0;
+    for (int32_t p = 0; p < pool.total(); ++p) {
+      if (count[static_cast<size_t>(p)] != pool.references(p)) throw std::logic_error(std::string("Cache: wrong count of a page of ") + what);
+      unused += count[static_cast<size_t>(p)] == 0;
+    }
+    if (unused != pool.free()) throw std::logic_error(std::string("Cache: in use + free is not total for ") + what);
+  };
+  audit(windows_, [](const Sequence& s) -> const auto& { return s.window_pages; }, "window rows");
+  audit(entries_, [](const Sequence& s) -> const auto& { return s.entry_pages; }, "entries");
+  const auto alive = std::count_if(sequences_.begin(), sequences_.end(), [](const Sequence& s) { return s.alive; });
+  if (alive + static_cast<int64_t>(free_states_.size()) != budget_.sequences) throw std::logic_error("Cache: sequences lost");
+}
+
+}  // namespace fathom

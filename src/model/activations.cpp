@@ -1,0 +1,75 @@
+#include "model/activations.h"
+
+namespace fathom {
+namespace {
+
+/// Lays views out one behind the other; with a null base it only counts.
+class Layout {
+ public:
+  explicit Layout(std::byte* base) : base_(base) {}
+
+  template <typename T, typename... Sizes>
+  View<T, sizeof...(Sizes)> take(Sizes... sizes) {
+    View<T, sizeof...(Sizes)> view(base_ ? reinterpret_cast<T*>(base_ + used_) : nullptr, static_cast<int64_t>(sizes)...);
+    used_ += (static_cast<size_t>(view.count()) * sizeof(T) + 63) / 64 * 64;
+    return view;
+  }
+  Quantized quantized(int64_t rows, int64_t columns) { return {take<e4m3>(rows, columns), take<e8m0>(rows, columns / 128)}; }
+  size_t used() const { return used_; }
+
+ private:
+  std::byte* base_;
+  size_t used_ = 0;
+};
+
+Activations lay_out(Layout& at, const ModelConfig& c, int64_t t, int64_t rows, bool features) {
+  const int64_t d = c.hidden_size, heads = c.num_heads, index_heads = c.index_heads, z = int64_t{c.o_groups} * c.o_lora_rank;
+  Activations a;
+  a.streams = at.take<bf16>(t, c.hc_streams, d);
+  a.post = at.take<float>(t, c.hc_streams);
+  a.comb = at.take<float>(t, c.hc_streams, c.hc_streams);
+  a.x = at.take<bf16>(t, d);
+  a.xq = at.quantized(t, d);
+  a.y = at.take<bf16>(t, d);
+  a.latent = at.take<bf16>(t, c.q_lora_rank);
+  a.latent_q = at.quantized(t, c.q_lora_rank);
+  a.q = at.take<bf16>(t, heads, c.head_dim);
+  a.o = at.take<bf16>(t, heads, c.head_dim);
+  a.kv = at.take<bf16>(t, c.head_dim);
+  a.k = at.take<float>(t, 2 * c.head_dim);
+  a.g = at.take<float>(t, 2 * c.head_dim);
+  a.index_k = at.take<float>(t, 2 * c.index_head_dim);
+  a.index_g = at.take<float>(t, 2 * c.index_head_dim);
+  a.index_q = at.take<bf16>(t, index_heads, c.index_head_dim);
+  a.index_codes = at.take<e2m1x2>(t, index_heads, c.index_head_dim / 2);
+  a.index_scale = at.take<e8m0>(t, index_heads, c.index_head_dim / 32);
+  a.index_weight = at.take<bf16>(t, index_heads);
+  a.selected = at.take<int32_t>(t, c.index_topk);
+  a.selected_length = at.take<int32_t>(t);
+  a.z = at.take<bf16>(t, z);
+  a.zq = at.quantized(t, z);
+  a.scores = at.take<float>(t, c.num_experts);
+  a.expert = at.take<int32_t>(t, c.experts_per_token);
+  a.weight = at.take<float>(t, c.experts_per_token);
+  a.hidden = at.take<bf16>(rows, d);
+  a.normed = at.take<bf16>(rows, d);
+  a.logits = at.take<float>(rows, c.vocab_size);
+  if (features && c.dspark) a.features = at.take<bf16>(t, static_cast<int64_t>(c.dspark->target_layers.size()) * d);
+  return a;
+}
+
+}  // namespace
+
+Activations ActivationMemory::get(int64_t tokens, int64_t rows) {
+  Layout count(nullptr);
+  lay_out(count, config_, tokens, rows, features_);
+  if (count.used() > capacity_) {
+    memory_ = make_host_memory();
+    capacity_ = count.used();
+    base_ = memory_->allocate(capacity_);
+  }
+  Layout place(base_);
+  return lay_out(place, config_, tokens, rows, features_);
+}
+
+}  // namespace fathom
