@@ -192,15 +192,11 @@ int64_t Cache::rollback(SequenceId id, int64_t length) {
   Sequence& s = at(id);
   if (length < 0 || length > s.length) throw std::logic_error("Cache::rollback beyond the sequence");
   int64_t from = length;
-  if (!ring_holds(s, length)) {
-    from = std::min(std::max<int64_t>(0, length / 4 * 4 - 4), length / 128 * 128);
-    const int64_t oldest = std::max<int64_t>(0, from - config_.window + 1) / kWindowPage;
-    for (int64_t i = oldest; i < pages_for(from, kWindowPage); ++i)
-      if (s.window_pages[static_cast<size_t>(i)] < 0) from = 0;
-    s.state_from = from;
-    s.reached = from;
-  }
-  // A token that is fed again from 0 on because window rows are gone has to write all of its rows again.
+  if (!ring_holds(s, length)) from = std::min(std::max<int64_t>(0, length / 4 * 4 - 4), length / 128 * 128);
+  const int64_t oldest = std::max<int64_t>(0, from - config_.window + 1) / kWindowPage;
+  for (int64_t i = oldest; i < pages_for(length, kWindowPage); ++i)
+    if (s.window_pages[static_cast<size_t>(i)] < 0) from = 0;  // its window is gone: everything has to be fed again
+  if (from != length) s.state_from = s.reached = from;
   s.written = from == 0 ? 0 : length;
   s.length = from;
   while (static_cast<int64_t>(s.window_pages.size()) > pages_for(s.written, kWindowPage)) {

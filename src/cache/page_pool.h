@@ -1,6 +1,7 @@
 // Reference-counted page numbers out of a fixed set. Knows nothing of what pages hold.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
