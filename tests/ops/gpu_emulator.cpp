@@ -1,0 +1,152 @@
+#define FATHOM_GPU_EMULATOR
+#include "ops/gpu_emulator.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "base/small_floats.h"
+
+namespace fathom::ops::device {
+namespace {
+
+float half_of(uint32_t word, int half) { return to_float(bf16{static_cast<uint16_t>(word >> 16 * half)}); }
+
+uint16_t matrix_value(const uint64_t (&rows)[32][8], int matrix, int row, int column) {
+  uint16_t v;
+  std::memcpy(&v, reinterpret_cast<const std::byte*>(rows[8 * matrix + row][0]) + 2 * column, 2);
+  return v;
+}
+
+const uint64_t (&matrix_rows(const void* row))[32][8] {
+  const auto word = reinterpret_cast<uint64_t>(row);
+  if (word % 16) throw std::runtime_error("misaligned matrix row");
+  return emulator::exchange(&word, 1);
+}
+
+}  // namespace
+
+uint32_t multiply_bf16x2(uint32_t a, uint32_t b) {
+  uint32_t out = 0;
+  for (int half = 0; half < 2; ++half)
+    out |= static_cast<uint32_t>(to_bf16(half_of(a, half) * half_of(b, half)).bits) << 16 * half;
+  return out;
+}
+
+uint32_t pack_bf16x2(float low, float high) {
+  return to_bf16(low).bits | static_cast<uint32_t>(to_bf16(high).bits) << 16;
+}
+
+void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  const uint64_t mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
+  const auto& all = emulator::exchange(mine, 6);
+  const int g = thread_index() % 32 / 4, t = thread_index() % 4;
+  for (int i = 0; i < 4; ++i) {
+    const int column = 2 * t + (i & 1);
+    float sum = d[i];
+    for (int k = 0; k < 16; ++k) {
+      const int lane = k % 8 / 2;
+      const auto x = static_cast<uint32_t>(all[4 * g + lane][(i >> 1) + 2 * (k / 8)]);
+      const auto y = static_cast<uint32_t>(all[4 * column + lane][4 + k / 8]);
+      sum += half_of(x, k & 1) * half_of(y, k & 1);
+    }
+    d[i] = sum;
+  }
+}
+
+void load_matrices(uint32_t (&r)[4], const void* row) {
+  const auto& rows = matrix_rows(row);
+  const int g = thread_index() % 32 / 4, t = thread_index() % 4;
+  for (int i = 0; i < 4; ++i)
+    r[i] = matrix_value(rows, i, g, 2 * t) | static_cast<uint32_t>(matrix_value(rows, i, g, 2 * t + 1)) << 16;
+}
+
+void load_matrices_transposed(uint32_t (&r)[4], const void* row) {
+  const auto& rows = matrix_rows(row);
+  const int g = thread_index() % 32 / 4, t = thread_index() % 4;
+  for (int i = 0; i < 4; ++i)
+    r[i] = matrix_value(rows, i, 2 * t, g) | static_cast<uint32_t>(matrix_value(rows, i, 2 * t + 1, g)) << 16;
+}
+
+namespace emulator {
+namespace {
+
+constexpr size_t kStackBytes = 256 << 10;
+
+void prepare(Fiber& f) {
+  f.stack.reset(new char[kStackBytes]);
+  getcontext(&f.context);
+  f.context.uc_stack.ss_sp = f.stack.get(), f.context.uc_stack.ss_size = kStackBytes;
+  f.context.uc_link = nullptr;
+  makecontext(&f.context, entry, 0);
+}
+
+std::vector<std::unique_ptr<Block>> make_blocks(int x, int y, int z, int threads, size_t shared_bytes, bool cluster,
+                                                std::vector<std::unique_ptr<Cluster>>& clusters) {
+  std::vector<std::unique_ptr<Block>> blocks;
+  for (int i = 0; i < x * y * z; ++i) {
+    auto b = std::make_unique<Block>();
+    b->x = i % x, b->y = i / x % y, b->z = i / x / y;
+    b->shared.assign(shared_bytes, std::byte{0xFF});
+    b->fibers = std::vector<Fiber>(threads);
+    b->warps.resize(threads / 32);
+    if (cluster) {
+      if (b->x == 0) clusters.push_back(std::make_unique<Cluster>());
+      b->cluster = clusters.back().get();
+      b->cluster->blocks.push_back(b.get());
+    }
+    for (int t = 0; t < threads; ++t) {
+      Fiber& f = b->fibers[t];
+      f.block = b.get(), f.thread = t;
+      prepare(f);
+    }
+    blocks.push_back(std::move(b));
+  }
+  return blocks;
+}
+
+/// Runs the lanes of one warp until each waits. Says whether any ran.
+bool run_warp(Block& block, int warp, std::mt19937& random) {
+  bool ran_any = false;
+  int order[32];
+  std::iota(order, order + 32, 0);
+  for (bool ran = true; ran;) {
+    ran = false;
+    std::shuffle(order, order + 32, random);
+    for (int lane : order) {
+      Fiber& f = block.fibers[warp * 32 + lane];
+      if (f.done || (f.waits_on && *f.waits_on == f.waits_for)) continue;
+      const bool polls = f.waits_on == nullptr;
+      f.waits_on = nullptr;
+      machine().current = &f;
+      swapcontext(&machine().scheduler, &f.context);
+      ran_any = true;
+      if (!polls || f.waits_on) ran = true;  // a polling lane lets other warps run
+    }
+  }
+  return ran_any;
+}
+
+}  // namespace
+
+void run_grid(int x, int y, int z, int threads, size_t shared_bytes, bool cluster, unsigned seed,
+              std::function<void(std::byte*)> program) {
+  std::vector<std::unique_ptr<Cluster>> clusters;
+  auto blocks = make_blocks(x, y, z, threads, shared_bytes, cluster, clusters);
+  machine().grid_x = x, machine().grid_y = y, machine().threads = threads;
+  machine().program = std::move(program);
+  std::mt19937 random(seed);
+  std::vector<std::pair<Block*, int>> warps;
+  for (auto& b : blocks)
+    for (int w = 0; w < threads / 32; ++w) warps.push_back({b.get(), w});
+  for (bool ran = true; ran;) {
+    ran = false;
+    std::shuffle(warps.begin(), warps.end(), random);
+    for (auto [block, warp] : warps) ran |= run_warp(*block, warp, random);
+  }
+  for (auto& b : blocks)
+    for (auto& f : b->fibers)
+      if (!f.done) throw std::runtime_error("emulated grid: threads wait for ever");
+}
+
+}  // namespace emulator
+}  // namespace fathom::ops::device

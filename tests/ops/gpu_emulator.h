@@ -1,0 +1,214 @@
+// Runs device code on the host: a grid of threads as fibers, with warp collectives, barriers, asynchronous copies and
+// clusters as the hardware defines them. It stands in for ops/device/gpu.cuh when FATHOM_GPU_EMULATOR is defined, so
+// that kernels are tested on machines without a GPU.
+//
+// Fibers switch only where a thread waits, and warps run in a random order as far as they can: a missing barrier shows
+// as a wrong result. Asynchronous copies happen as late as the program allows, so a missing wait shows too. Shared
+// memory starts filled with NaN.
+#pragma once
+
+#include <ucontext.h>
+
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+#define FATHOM_DEVICE inline
+#define FATHOM_UNROLL
+#define FATHOM_UNROLL_4
+
+namespace fathom::ops::device {
+
+struct Float4 {
+  float x, y, z, w;
+};
+
+namespace emulator {
+
+struct Barrier {
+  int arrived = 0, generation = 0;
+};
+
+struct WarpExchange {
+  Barrier barrier;
+  uint64_t word[2][32][8];  // by parity of the generation: a fast lane may be one collective ahead
+};
+
+struct Copy {
+  void* to;
+  const void* from;
+  int bytes;
+  bool present;
+};
+
+struct Block;
+
+struct Fiber {
+  ucontext_t context;
+  std::unique_ptr<char[]> stack;
+  Block* block = nullptr;
+  int thread = 0;
+  bool done = false;
+  const int* waits_on = nullptr;  // runs again when *waits_on != waits_for
+  int waits_for = 0;
+  std::deque<std::vector<Copy>> groups{1};
+};
+
+struct Block {
+  int x = 0, y = 0, z = 0;
+  std::vector<Fiber> fibers;
+  std::vector<WarpExchange> warps;
+  Barrier barrier;
+  std::vector<std::byte> shared;
+  struct Cluster* cluster = nullptr;
+};
+
+struct Cluster {
+  Barrier barrier;
+  std::vector<Block*> blocks;
+};
+
+struct Machine {
+  int grid_x = 1, grid_y = 1, threads = 0;
+  ucontext_t scheduler;
+  Fiber* current = nullptr;
+  std::function<void(std::byte*)> program;
+  int64_t clock = 0;
+};
+inline Machine& machine() {
+  static Machine m;
+  return m;
+}
+inline Fiber& self() { return *machine().current; }
+inline void yield() { swapcontext(&self().context, &machine().scheduler); }
+
+inline void arrive_and_wait(Barrier& b, int expected) {
+  const int generation = b.generation;
+  if (++b.arrived == expected) {
+    b.arrived = 0;
+    ++b.generation;
+    return;
+  }
+  self().waits_on = &b.generation;
+  self().waits_for = generation;
+  yield();
+}
+
+/// All lanes of a warp hand in words; returns everybody's.
+inline const uint64_t (&exchange(const uint64_t* words, int count))[32][8] {
+  WarpExchange& w = self().block->warps[self().thread / 32];
+  const int parity = w.barrier.generation & 1;
+  std::memcpy(w.word[parity][self().thread % 32], words, count * sizeof(uint64_t));
+  arrive_and_wait(w.barrier, 32);
+  return w.word[parity];
+}
+
+inline void entry() {
+  machine().program(self().block->shared.data());
+  self().done = true;
+  yield();
+}
+
+/// Runs `program(shared memory)` on every thread of the grid; all blocks are resident. `cluster` groups the blocks of a
+/// grid row. Throws when nobody can run any more.
+void run_grid(int x, int y, int z, int threads, size_t shared_bytes, bool cluster, unsigned seed,
+              std::function<void(std::byte*)> program);
+
+}  // namespace emulator
+
+inline int thread_index() { return emulator::self().thread; }
+inline int block_x() { return emulator::self().block->x; }
+inline int block_y() { return emulator::self().block->y; }
+inline int block_z() { return emulator::self().block->z; }
+inline int grid_x() { return emulator::machine().grid_x; }
+inline int grid_y() { return emulator::machine().grid_y; }
+inline void sync_block() { emulator::arrive_and_wait(emulator::self().block->barrier, emulator::machine().threads); }
+
+inline float shuffle_xor(float v, int mask) {
+  const uint64_t word = std::bit_cast<uint32_t>(v);
+  const auto& all = emulator::exchange(&word, 1);
+  return std::bit_cast<float>(static_cast<uint32_t>(all[thread_index() % 32 ^ mask][0]));
+}
+inline bool any_lane(bool v) {
+  const uint64_t word = v;
+  const auto& all = emulator::exchange(&word, 1);
+  bool any = false;
+  for (int i = 0; i < 32; ++i) any |= all[i][0] != 0;
+  return any;
+}
+
+inline uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
+  const uint64_t bytes = uint64_t{b} << 32 | a;
+  uint32_t out = 0;
+  for (int i = 0; i < 4; ++i) out |= static_cast<uint32_t>(bytes >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
+  return out;
+}
+inline float exp2_fast(float x) { return std::exp2(x); }
+inline float log2_exact(float x) { return std::log2(x); }
+inline void sincos_pi(float x, float* s, float* c) {
+  *s = static_cast<float>(std::sin(M_PI * x)), *c = static_cast<float>(std::cos(M_PI * x));
+}
+
+uint32_t multiply_bf16x2(uint32_t a, uint32_t b);
+uint32_t pack_bf16x2(float low, float high);
+void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+void load_matrices(uint32_t (&r)[4], const void* row);
+void load_matrices_transposed(uint32_t (&r)[4], const void* row);
+
+inline void copy_async(void* shared, const void* global, int bytes, bool present) {
+  if (reinterpret_cast<uintptr_t>(shared) % bytes || reinterpret_cast<uintptr_t>(global) % bytes)
+    throw std::runtime_error("misaligned asynchronous copy");
+  emulator::self().groups.back().push_back({shared, global, bytes, present});
+}
+inline void copy_async_16(void* shared, const void* global, bool present) { copy_async(shared, global, 16, present); }
+inline void copy_async_8(void* shared, const void* global, bool present) { copy_async(shared, global, 8, present); }
+inline void copy_async_commit() { emulator::self().groups.emplace_back(); }
+template <int kPending>
+void copy_async_wait() {
+  auto& groups = emulator::self().groups;  // the last one is open
+  for (; groups.size() > kPending + 1; groups.pop_front())
+    for (const auto& c : groups.front()) {
+      if (c.present) std::memcpy(c.to, c.from, c.bytes);
+      else std::memset(c.to, 0, c.bytes);
+    }
+}
+
+inline Float4 load_l2(const Float4* p) { return *p; }
+inline float load_l2(const float* p) { return *p; }
+inline uint64_t load_acquire(const uint64_t* p) { return *p; }
+inline uint64_t atomic_add(uint64_t* p, uint64_t v) {
+  const uint64_t old = *p;
+  *p += v;
+  return old;
+}
+inline uint64_t atomic_or(uint64_t* p, uint64_t v) {
+  const uint64_t old = *p;
+  *p |= v;
+  return old;
+}
+inline void atomic_and(uint64_t* p, uint64_t v) { *p &= v; }
+inline void fence() {}
+inline int64_t cycles() { return ++emulator::machine().clock; }
+inline void rest() { emulator::yield(); }
+
+inline void sync_cluster() {
+  auto& c = *emulator::self().block->cluster;
+  emulator::arrive_and_wait(c.barrier, static_cast<int>(c.blocks.size()) * emulator::machine().threads);
+}
+template <typename T>
+T* in_cluster_block(T* p, int rank) {
+  emulator::Block& own = *emulator::self().block;
+  const auto offset = reinterpret_cast<std::byte*>(p) - own.shared.data();
+  return reinterpret_cast<T*>(own.cluster->blocks[rank]->shared.data() + offset);
+}
+inline void wait_for_previous_kernel() {}
+inline void let_next_kernel_start() {}
+
+}  // namespace fathom::ops::device

@@ -1,0 +1,186 @@
+// The CUDA decode kernel itself, run on the host by the emulator and compared with a float64 reference.
+#define FATHOM_GPU_EMULATOR
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "ops/device/e4m3_decode.h"
+#include "ops/gpu_emulator.h"
+#include "ops/sparse_attention/decode_kernel.cuh"
+#include "ops/sparse_attention/decode_pack.h"
+#include "ops/sparse_attention_case.h"
+
+namespace fathom::ops {
+namespace {
+
+using sparse_decode::Geometry;
+using sparse_decode::Params;
+
+constexpr double kTolerance = 1.75e-3;  // relative L2 against float64
+
+struct Run {
+  int splits = 1;
+  bool cluster = false;
+  int64_t patience = 1000000;
+  unsigned seed = 1;
+};
+
+template <typename G>
+void run_emulated(SparseCase& c, const Run& run, std::vector<uint64_t>& arrivals) {
+  Params p = sparse_decode::pack(c.args());
+  const int groups = (c.shape.heads + G::kHeads - 1) / G::kHeads;
+  const size_t units = static_cast<size_t>(c.shape.tokens) * groups;
+  arrivals.resize(units);
+  std::vector<float> state(units * run.splits * G::kHeads * 2, NAN), partial(units * run.splits * G::kQuads * 4, NAN);
+  p.arrivals = arrivals.data(), p.state = state.data(), p.partial = partial.data(), p.patience = run.patience;
+  const size_t bytes = run.cluster ? G::kClusterSharedBytes : G::kSharedBytes;
+  device::emulator::run_grid(run.splits, groups, c.shape.tokens, sparse_decode::kThreads, bytes, run.cluster, run.seed,
+                             [&](std::byte* shared) {
+                               if (run.cluster) sparse_decode::decode_block<G, true>(p, shared);
+                               else sparse_decode::decode_block<G, false>(p, shared);
+                             });
+}
+
+template <typename G>
+void expect_right(const SparseCaseShape& shape, const Run& run, const std::string& what) {
+  SparseCase c = make_sparse_case(shape);
+  std::vector<uint64_t> arrivals;
+  for (int launch = 0; launch < 2; ++launch) {  // the second on the counters that the first left
+    c.poison();
+    run_emulated<G>(c, run, arrivals);
+    const SparseComparison got = compare_sparse(c);
+    EXPECT_EQ(got.failure, "") << what;
+    EXPECT_LE(got.relative_l2, kTolerance) << what;
+    if (std::getenv("FATHOM_TEST_VERBOSE")) printf("%s: %.3g, lse %.2g\n", what.c_str(), got.relative_l2, got.worst_lse);
+  }
+}
+
+using V4Small = Geometry<RowFormat::v4, 1, 1, 16, 8>;
+using V4Middle = Geometry<RowFormat::v4, 2, 1, 16, 6>;
+using V4Wide = Geometry<RowFormat::v4, 4, 2, 16, 6>;
+using Bf16Small = Geometry<RowFormat::bf16, 1, 1, 16, 4>;
+using Bf16Middle = Geometry<RowFormat::bf16, 2, 2, 16, 4>;
+
+TEST(SparseDecodeEmulated, DecodesEveryCodeExactlyForEveryScaleByte) {
+  for (uint32_t scale = 0; scale < 255; ++scale)
+    for (uint32_t code = 0; code < 256; ++code) {
+      if ((code & 0x7F) == 0x7F) continue;
+      const double exact = std::ldexp(to_float(e4m3{static_cast<uint8_t>(code)}), static_cast<int>(scale) - 127);
+      const float want = round_bf16(static_cast<float>(exact));
+      for (int odd = 0; odd < 2; ++odd) {
+        const uint32_t word = code << 8 * odd | code << (16 + 8 * odd);
+        uint32_t b = odd ? device::spread_odd_codes(word) : device::spread_even_codes(word);
+        b = device::multiply_bf16x2(b, device::decode_factor(scale, scale));
+        b = device::multiply_bf16x2(b, device::second_decode_factor(scale, scale));
+        if (scale > 3) {
+          ASSERT_EQ(static_cast<double>(want), exact);  // nothing rounded at all
+        }
+        ASSERT_EQ(std::bit_cast<float>(b << 16), want) << code << " " << scale;
+        ASSERT_EQ(b & 0xFFFF, b >> 16);
+      }
+    }
+}
+
+TEST(SparseDecodeEmulated, PlacesRowsWithoutBankConflicts) {
+  bool used[16] = {};
+  for (int p = 0; p < 16; ++p) used[sparse_decode::physical_row(p)] = true;
+  EXPECT_EQ(std::accumulate(used, used + 16, 0), 16);
+  const auto residue = [](int p) { return sparse_decode::physical_row(p) * V4Small::kRowStride % 128; };
+  for (int p = 0; p < 16; p += 2) EXPECT_EQ((residue(p) - residue(p + 1) + 128) % 128, 64);
+  for (int first : {0, 1, 8, 9}) {
+    bool bank[4] = {};
+    for (int t = 0; t < 4; ++t) bank[residue(first + 2 * t) / 32] = true;
+    EXPECT_TRUE(bank[0] && bank[1] && bank[2] && bank[3]);
+  }
+}
+
+TEST(SparseDecodeEmulated, DividesEveryRowOnceAmongSplits) {
+  for (int rows = 0; rows < 700; ++rows)
+    for (int splits = 1; splits <= 32; ++splits) {
+      int next = 0, busy = 0;
+      for (int s = 0; s < splits; ++s) {
+        const auto share = sparse_decode::share_of(rows, 16, splits, s);
+        if (share.tiles) {
+          ASSERT_EQ(share.first_tile, next);
+          ++busy;
+        }
+        next += share.tiles;
+      }
+      ASSERT_EQ(next, (rows + 15) / 16);
+      ASSERT_EQ(sparse_decode::share_of(rows, 16, splits, 0).blocks, std::max(1, busy));
+    }
+}
+
+TEST(SparseDecodeEmulated, AllInstancesMatchFloat64) {
+  SparseCaseShape s;
+  s.tokens = 1, s.window_most = 40, s.extra_most = 200, s.masked = 0.1;
+  s.heads = 16;
+  expect_right<V4Small>(s, {1}, "16 heads");
+  s.heads = 32;
+  expect_right<V4Middle>(s, {1}, "32 heads");
+  s.heads = 64;
+  expect_right<V4Wide>(s, {1}, "64 heads");
+  s.format = RowFormat::bf16, s.heads = 32;
+  expect_right<Bf16Small>(s, {1}, "bf16, 16 heads a block");
+  expect_right<Bf16Middle>(s, {1}, "bf16, 32 heads a block");
+}
+
+TEST(SparseDecodeEmulated, SplitsCombineThroughMemoryAndClusters) {
+  SparseCaseShape s;
+  s.tokens = 2, s.heads = 24, s.window_most = 24, s.extra_most = 60, s.window_page = 2, s.extra_page = 3, s.padding = 1;
+  s.window_length = {24, 5}, s.extra_length = {60, 30}, s.codes = true;
+  for (bool codes : {false, true}) {
+    s.codes = codes;
+    expect_right<V4Small>(s, {5, false, 1 << 30, 3}, "memory");
+    expect_right<V4Small>(s, {5, false, 0, 4}, "memory, no patience");
+    expect_right<V4Small>(s, {5, false, 40, 5}, "memory, little patience");
+    expect_right<V4Small>(s, {6, true, 0, 6}, "cluster");
+    expect_right<V4Middle>(s, {3, true, 0, 7}, "cluster, 32 heads");
+    expect_right<V4Wide>(s, {3, false, 1 << 30, 8}, "memory, 64 heads");
+    expect_right<V4Wide>(s, {1, false, 1 << 30, 8}, "alone, 64 heads");
+  }
+}
+
+TEST(SparseDecodeEmulated, DefinesEmptyMaskedAndSingleRows) {
+  SparseCaseShape s;
+  s.tokens = 5, s.heads = 4, s.window_most = 20, s.extra_most = 40;
+  s.window_length = {0, 1, 0, 20, 17}, s.extra_length = {0, 0, 1, 40, 0};
+  expect_right<V4Small>(s, {4, false, 1 << 30, 9}, "short");
+  expect_right<V4Small>(s, {1}, "short, alone");
+  s.masked = 1;
+  expect_right<V4Small>(s, {4, false, 1 << 30, 10}, "all masked");
+  s.masked = 0.95, s.codes = true;
+  expect_right<V4Small>(s, {4, true, 0, 11}, "nearly all masked");
+}
+
+TEST(SparseDecodeEmulated, HandlesPeakedScoresAndLargeScales) {
+  SparseCaseShape s;
+  s.heads = 16, s.window_most = 0, s.extra_most = 300, s.query_scale = 8, s.sink = false, s.rotate = false;
+  expect_right<V4Small>(s, {1}, "peaked");
+  s.query_scale = 1e-2, s.largest_scale = 140;
+  expect_right<V4Small>(s, {2, false, 1 << 30, 12}, "large scales");
+}
+
+TEST(SparseDecodeEmulated, GivesTheSameBitsAloneAndInABatch) {
+  SparseCaseShape s;
+  s.tokens = 3, s.heads = 16, s.window_most = 16, s.extra_most = 90, s.extra_length = {90, 33, 70},
+  s.window_length = {16, 16, 9};
+  SparseCase batch = make_sparse_case(s);
+  std::vector<uint64_t> arrivals;
+  run_emulated<V4Small>(batch, {4, false, 1 << 30, 13}, arrivals);
+  SparseCase alone = batch;
+  alone.shape.tokens = 1;
+  const size_t width = 16 * kHeadDim;
+  std::copy(batch.q.begin() + 2 * width, batch.q.begin() + 3 * width, alone.q.begin());
+  std::copy(batch.window_index.begin() + 32, batch.window_index.end(), alone.window_index.begin());
+  std::copy(batch.extra_index.begin() + 180, batch.extra_index.end(), alone.extra_index.begin());
+  alone.window_length = {9}, alone.extra_length = {70}, alone.position = {batch.position[2]};
+  alone.poison();
+  std::vector<uint64_t> fresh;
+  run_emulated<V4Small>(alone, {4, false, 0, 14}, fresh);
+  EXPECT_TRUE(std::equal(alone.out.begin(), alone.out.begin() + width, batch.out.begin() + 2 * width));
+  EXPECT_TRUE(std::equal(alone.lse.begin(), alone.lse.begin() + 16, batch.lse.begin() + 32));
+}
+
+}  // namespace
+}  // namespace fathom::ops
