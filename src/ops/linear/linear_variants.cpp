@@ -3,28 +3,37 @@
 namespace fathom::ops {
 
 void linear_fp8_ref(const LinearFp8Args& a, const Launch&);
+void linear_fp8_cpu(const LinearFp8Args& a, const Launch& l);
+size_t linear_fp8_cpu_workspace(const LinearFp8Args& a, const DeviceInfo&);
 
 Variants<LinearFp8Args> linear_fp8_variants() {
   static constexpr Variant<LinearFp8Args> all[] = {
       {"ref", Backend::cpu, always<LinearFp8Args>, nullptr, linear_fp8_ref},
+      {"cpu", Backend::cpu, always<LinearFp8Args>, linear_fp8_cpu_workspace, linear_fp8_cpu},
   };
   return all;
 }
 
 void linear_bf16_ref(const LinearBf16Args& a, const Launch&);
+void linear_bf16_cpu(const LinearBf16Args& a, const Launch& l);
+size_t linear_bf16_cpu_workspace(const LinearBf16Args& a, const DeviceInfo&);
 
 Variants<LinearBf16Args> linear_bf16_variants() {
   static constexpr Variant<LinearBf16Args> all[] = {
       {"ref", Backend::cpu, always<LinearBf16Args>, nullptr, linear_bf16_ref},
+      {"cpu", Backend::cpu, always<LinearBf16Args>, linear_bf16_cpu_workspace, linear_bf16_cpu},
   };
   return all;
 }
 
 void linear_f32_ref(const LinearF32Args& a, const Launch&);
+void linear_f32_cpu(const LinearF32Args& a, const Launch& l);
+size_t linear_f32_cpu_workspace(const LinearF32Args& a, const DeviceInfo&);
 
 Variants<LinearF32Args> linear_f32_variants() {
   static constexpr Variant<LinearF32Args> all[] = {
       {"ref", Backend::cpu, always<LinearF32Args>, nullptr, linear_f32_ref},
+      {"cpu", Backend::cpu, always<LinearF32Args>, linear_f32_cpu_workspace, linear_f32_cpu},
   };
   return all;
 }

@@ -1,0 +1,106 @@
+// A product of all tokens with one or several weights, spread over the threads: the shape of every linear op.
+#if defined(FATHOM_OPS_CPU_PROJECT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef FATHOM_OPS_CPU_PROJECT_INL_H_
+#undef FATHOM_OPS_CPU_PROJECT_INL_H_
+#else
+#define FATHOM_OPS_CPU_PROJECT_INL_H_
+#endif
+
+#include "ops/cpu/product-inl.h"
+#include "ops/cpu/project.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace fathom::ops::HWY_NAMESPACE {
+#if HWY_TARGET != HWY_SCALAR
+
+/// fp32 -> bf16, n values. With `factor` the bf16 value is multiplied and rounded once more.
+inline void store_row_bf16(const float* y, int64_t n, bf16* out) {
+  const DF d;
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) store_bf16(d, hn::LoadU(d, y + i), out + i);
+  for (; i < n; ++i) out[i] = to_bf16(y[i]);
+}
+
+struct ProjectX;
+struct ProjectY;
+struct ProjectRows;
+
+/// Rows [t0, t1) of every part on this thread.
+template <typename Prepare, typename Store>
+void project_rows(int64_t t0, int64_t t1, std::span<const Matrix> parts, const Prepare& prepare, const Store& store) {
+  constexpr int64_t kColumns = 128;
+  const int64_t pitch = x_pitch(parts[0].columns);
+  const int64_t most = std::clamp<int64_t>((512 << 10) / pitch / kTileRows * kTileRows, kTileRows, 192);
+  auto* x = reinterpret_cast<float*>(
+      cpu::thread_scratch<ProjectX>(static_cast<size_t>(std::min(most, t1 - t0) * pitch) * sizeof(float)));
+  auto* y =
+      reinterpret_cast<float*>(cpu::thread_scratch<ProjectY>(static_cast<size_t>(most * kColumns) * sizeof(float)));
+  auto** rows =
+      reinterpret_cast<const float**>(cpu::thread_scratch<ProjectRows>(static_cast<size_t>(most) * sizeof(float*)));
+  for (int64_t t = t0; t < t1; t += most) {
+    const int64_t m = std::min(most, t1 - t);
+    for (int64_t r = 0; r < m; ++r) {
+      prepare(t + r, x + r * pitch);
+      rows[r] = x + r * pitch;
+    }
+    for (size_t p = 0; p < parts.size(); ++p) {
+      for (int64_t n = 0; n < parts[p].rows; n += kColumns) {
+        const int64_t end = std::min(n + kColumns, parts[p].rows);
+        multiply(parts[p], n, end, rows, m, y, kColumns);
+        for (int64_t r = 0; r < m; ++r) store(p, t + r, n, end, y + r * kColumns);
+      }
+    }
+  }
+}
+
+/// Few tokens: x once into `workspace`, then pieces of the rows of all parts.
+template <typename Prepare, typename Store>
+void project_columns(int64_t tokens, std::span<const Matrix> parts, const Prepare& prepare, const Store& store,
+                     float* workspace) {
+  constexpr int64_t kColumns = 128, kUnit = 32;
+  const int64_t pitch = x_pitch(parts[0].columns);
+  const float* rows[cpu::kFewTokens];
+  int64_t units = 0;
+  for (const Matrix& w : parts) units += (w.rows + kUnit - 1) / kUnit;
+  for (int64_t t = 0; t < tokens; ++t) {
+    prepare(t, workspace + t * pitch);
+    rows[t] = workspace + t * pitch;
+  }
+  const double cost = static_cast<double>(units * kUnit * parts[0].columns) * static_cast<double>(tokens + 6);
+  cpu::split(units, 1, cost, [&](int64_t begin, int64_t end) {
+    auto* y =
+        reinterpret_cast<float*>(cpu::thread_scratch<ProjectY>(static_cast<size_t>(tokens * kColumns) * sizeof(float)));
+    int64_t base = 0;
+    for (size_t p = 0; p < parts.size(); ++p) {
+      const int64_t count = (parts[p].rows + kUnit - 1) / kUnit;
+      const int64_t from = std::max(begin - base, int64_t{0}) * kUnit;
+      const int64_t to = std::min(std::min(end - base, count) * kUnit, parts[p].rows);
+      base += count;
+      for (int64_t n = from; n < to; n += kColumns) {
+        const int64_t stop = std::min(n + kColumns, to);
+        multiply(parts[p], n, stop, rows, tokens, y, kColumns);
+        for (int64_t t = 0; t < tokens; ++t) store(p, t, n, stop, y + t * kColumns);
+      }
+    }
+  });
+}
+
+/// y = x . w^T for every part. prepare(t, out) writes row t of x as fp32 in the order of the codec; store(part, t, n0,
+/// n1, y) takes the sums of columns [n0, n1). The workspace is project_workspace() bytes.
+template <typename Prepare, typename Store>
+void project(int64_t tokens, std::span<const Matrix> parts, const Prepare& prepare, const Store& store,
+             void* workspace) {
+  if (tokens <= 0 || parts.empty()) return;
+  if (tokens <= cpu::kFewTokens) {
+    return project_columns(tokens, parts, prepare, store, static_cast<float*>(workspace));
+  }
+  double cost = 0;
+  for (const Matrix& w : parts) cost += static_cast<double>(w.rows * w.columns) * static_cast<double>(tokens);
+  cpu::split(tokens, 4 * kTileRows, cost,
+             [&](int64_t begin, int64_t end) { project_rows(begin, end, parts, prepare, store); });
+}
+
+#endif  // HWY_SCALAR
+}  // namespace fathom::ops::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+#endif
