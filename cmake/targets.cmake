@@ -58,3 +58,18 @@ function(fathom_library name)
     target_link_libraries(bench_${name} PRIVATE fathom_${name} benchmark::benchmark_main)
   endif()
 endfunction()
+
+# fathom_embed(LIBRARY FILE SYMBOL): the bytes of FILE as `std::string_view fathom::embedded::SYMBOL()` in the library.
+function(fathom_embed name file symbol)
+  set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${file})
+  file(READ ${CMAKE_SOURCE_DIR}/${file} bytes HEX)
+  string(REGEX REPLACE "(..)" "0x\\1," bytes "${bytes}")
+  set(out ${CMAKE_BINARY_DIR}/embedded/${symbol}.cpp)
+  file(CONFIGURE OUTPUT ${out} @ONLY CONTENT "#include <string_view>
+namespace fathom::embedded {
+static const unsigned char bytes[] = {@bytes@};
+std::string_view @symbol@() { return {reinterpret_cast<const char*>(bytes), sizeof bytes}; }
+}  // namespace fathom::embedded
+")
+  target_sources(fathom_${name} PRIVATE ${out})
+endfunction()

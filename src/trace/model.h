@@ -42,7 +42,7 @@ constexpr size_t index(DeviceId id) {
 /// Every distinct text once, in order of first appearance. Texts are valid UTF-8 (readers repair them).
 class NameTable {
  public:
-  NameTable() = default;
+  NameTable();  // holds the empty text as NameId{0}
   NameTable(NameTable&&) = default;
   NameTable& operator=(NameTable&&) = default;
   NameTable(const NameTable&) = delete;

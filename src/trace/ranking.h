@@ -22,10 +22,9 @@ struct KernelRow {
   double mean() const { return calls ? static_cast<double>(total) / static_cast<double>(calls) : 0; }
 };
 
-/// Rows by total time, longest first; equal totals by name. `row_of[NameId]` leads back, -1 where there is none.
+/// Rows by total time, longest first; equal totals by name.
 struct Ranking {
   std::vector<KernelRow> rows;
-  std::vector<int32_t> row_of;
 };
 
 /// One row for each name and kind. Names of different kinds never merge.

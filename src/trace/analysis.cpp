@@ -1,0 +1,14 @@
+#include "trace/analysis.h"
+
+namespace fathom::trace {
+
+Analysis analyse(const Trace& trace, const CategoryRules& rules) {
+  Analysis out;
+  out.trace = &trace;
+  out.summary = summarise(trace);
+  out.ranking = rank_kernels(trace);
+  out.categories = categorise(trace, out.ranking, rules);
+  return out;
+}
+
+}  // namespace fathom::trace

@@ -1,0 +1,175 @@
+#include "trace/chrome_event.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace fathom::trace {
+namespace {
+
+/// The member of RawEvent that a key names, or null. Keys are told apart by length first: this runs for every member.
+RawText* field_of(RawEvent& e, std::string_view key) {
+  switch (key.size()) {
+    case 2:
+      if (key == "ph") return &e.phase;
+      if (key == "ts") return &e.time;
+      if (key == "id") return &e.id;
+      return nullptr;
+    case 3:
+      if (key == "cat") return &e.category;
+      if (key == "pid") return &e.pid;
+      if (key == "tid") return &e.tid;
+      if (key == "dur") return &e.duration;
+      return nullptr;
+    case 4:
+      return key == "name" ? &e.name : nullptr;
+    default:
+      return nullptr;
+  }
+}
+
+bool contains(std::string_view text, std::string_view part) {
+  return text.find(part) != std::string_view::npos;
+}
+
+EventClass classify_one(std::string_view category) {
+  struct Entry {
+    std::string_view text;
+    EventClass meaning;
+  };
+  static constexpr Entry entries[] = {
+      {"kernel", EventClass::kernel},
+      {"gpu_memcpy", EventClass::memcpy},
+      {"gpu_memset", EventClass::memset},
+      {"Kernel", EventClass::kernel},  // Kineto 2021
+      {"Memcpy", EventClass::memcpy},
+      {"Memset", EventClass::memset},
+      {"gpu_op", EventClass::kernel},
+      {"cuda", EventClass::kernel},  // nsys2json
+      {"cuda_runtime", EventClass::runtime},
+      {"cuda_driver", EventClass::runtime},
+      {"Runtime", EventClass::runtime},
+      {"hip_runtime", EventClass::runtime},
+      {"xpu_runtime", EventClass::runtime},
+      {"xpu_driver", EventClass::runtime},
+      {"user_annotation", EventClass::annotation},
+      {"nvtx", EventClass::annotation},
+      {"gpu_user_annotation", EventClass::gpu_annotation},
+  };
+  for (const Entry& entry : entries)
+    if (entry.text == category) return entry.meaning;
+  return EventClass::ignored;
+}
+
+uint32_t as_u32(const RawText& value) {
+  int64_t n = 0;
+  if (!value.present || !parse_integer(value.text, n) || n < 0) return 0;
+  return static_cast<uint32_t>(std::min<int64_t>(n, std::numeric_limits<uint32_t>::max()));
+}
+
+float as_figure(const RawText& value) {
+  double v = -1;
+  return value.present && parse_real(value.text, v) ? static_cast<float>(v) : -1.0f;
+}
+
+void read_dimensions(std::string_view array, std::array<uint32_t, 3>& out) {
+  size_t i = 0;
+  for_each_element(array, [&](const RawText& value) {
+    if (i < 3) out[i++] = as_u32(value);
+  });
+  for (; i > 0 && i < 3; ++i) out[i] = 1;
+}
+
+}  // namespace
+
+Scan scan_event(JsonScanner& s, RawEvent& out) {
+  out = {};
+  ++s.at;  // '{'
+  RawText key, value;
+  for (;;) {
+    if (const Scan r = s.space(); r != Scan::ok) return r;
+    if (*s.at == '}') break;
+    if (*s.at != '"') {
+      s.error = "expected a key or '}'";
+      return Scan::bad;
+    }
+    if (const Scan r = s.key(key); r != Scan::ok) return r;
+    if (const Scan r = s.space(); r != Scan::ok) return r;
+    if (const Scan r = s.value(value); r != Scan::ok) return r;
+    out.empty = false;
+    std::string decoded;
+    std::string_view name = key.text;
+    if (key.escaped) name = decoded = decode_text(key);
+    if (RawText* field = field_of(out, name)) {
+      *field = value.present ? value : RawText{};
+    } else if (name == "args") {
+      out.args = !value.present && value.text.starts_with('{') ? value.text : std::string_view{};
+    }
+    if (const Scan r = s.space(); r != Scan::ok) return r;
+    if (*s.at == ',') {
+      ++s.at;
+    } else if (*s.at != '}') {
+      s.error = "expected ',' or '}' in an event";
+      return Scan::bad;
+    }
+  }
+  ++s.at;
+  return Scan::ok;
+}
+
+EventClass classify_category(std::string_view category) {
+  if (!contains(category, ",")) return classify_one(category);
+  while (!category.empty()) {
+    const size_t comma = category.find(',');
+    std::string_view one = category.substr(0, comma);
+    while (!one.empty() && one.front() == ' ') one.remove_prefix(1);
+    if (const EventClass c = classify_one(one); c != EventClass::ignored) return c;
+    category.remove_prefix(comma == std::string_view::npos ? category.size() : comma + 1);
+  }
+  return EventClass::ignored;
+}
+
+HostKind classify_call(std::string_view name) {
+  if (contains(name, "GraphLaunch")) return HostKind::graph_launch;
+  if (contains(name, "Synchronize") || contains(name, "StreamWaitEvent")) return HostKind::synchronize;
+  if (contains(name, "Launch")) return HostKind::launch;
+  if (contains(name, "Memcpy") || contains(name, "Memset")) return HostKind::copy;
+  return HostKind::other;
+}
+
+void scan_args(std::string_view args, RawArgs& out) {
+  for_each_member(args, [&](const RawText& key, const RawText& value) {
+    const std::string_view k = key.text;
+    if (k == "correlation") {
+      if (value.present) parse_integer(value.text, out.correlation);
+    } else if (k == "device") {
+      if (value.present) out.device = value.text;
+    } else if (k == "grid") {
+      read_dimensions(value.text, out.shape.grid);
+    } else if (k == "block") {
+      read_dimensions(value.text, out.shape.block);
+    } else if (k == "registers per thread") {
+      out.shape.registers = as_u32(value);
+    } else if (k == "shared memory") {
+      out.shape.shared_bytes = as_u32(value);
+    } else if (k == "blocks per SM") {
+      out.shape.blocks_per_sm = as_figure(value);
+    } else if (k == "warps per SM") {
+      out.shape.warps_per_sm = as_figure(value);
+    } else if (k == "est. achieved occupancy %") {
+      out.shape.reported_occupancy = value.present ? static_cast<int32_t>(std::min(as_u32(value), 1000u)) : -1;
+    } else if (k == "bytes") {
+      if (value.present) parse_integer(value.text, out.shape.bytes);
+    } else if (k == "Collective name") {
+      out.collective = value;
+    } else if (k == "Process Group Ranks") {
+      out.group = value;
+      if (!value.present) out.group.text = value.text, out.group.present = true;
+    } else if (k == "In msg nelems") {
+      if (value.present) parse_integer(value.text, out.shape.elements_in);
+    } else if (k == "Group size") {
+      out.shape.group_size = static_cast<int32_t>(std::min(as_u32(value), 1u << 30));
+    }
+  });
+}
+
+}  // namespace fathom::trace

@@ -1,0 +1,155 @@
+#include "trace/finish.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "base/error.h"
+
+namespace fathom::trace {
+namespace {
+
+bool is_digit(char c) {
+  return c >= '0' && c <= '9';
+}
+
+/// The number behind `word` and an optional separator, when `word` does not continue a longer word.
+std::optional<int> number_after(std::string_view text, std::string_view word) {
+  for (size_t at = text.find(word); at != std::string_view::npos; at = text.find(word, at + 1)) {
+    if (at > 0 && ((text[at - 1] | 0x20) >= 'a' && (text[at - 1] | 0x20) <= 'z')) continue;
+    size_t i = at + word.size();
+    if (i < text.size() && (text[i] == '-' || text[i] == '_' || text[i] == '=' || text[i] == ' ')) ++i;
+    int number = 0, digits = 0;
+    for (; i < text.size() && is_digit(text[i]) && digits < 7; ++i, ++digits) number = number * 10 + (text[i] - '0');
+    if (digits > 0 && digits < 7) return number;
+  }
+  return {};
+}
+
+/// Rank of a merged file's process label: of TP, PP, DP and EP the one that is not zero, else zero.
+std::optional<int> rank_of_label(std::string_view label) {
+  std::optional<int> rank;
+  for (const std::string_view word : {"TP", "PP", "DP", "EP", "rank", "Rank"})
+    if (const auto n = number_after(label, word); n && (!rank || *rank == 0)) rank = n;
+  return rank;
+}
+
+void sort_all(Trace& trace) {
+  const auto key = [&](const GpuEvent& e) {
+    return std::tuple(index(trace.device_of(e)), e.start, -e.duration, index(e.stream), index(e.name));
+  };
+  std::stable_sort(trace.events.begin(), trace.events.end(),
+                   [&](const GpuEvent& a, const GpuEvent& b) { return key(a) < key(b); });
+  const auto by_start = [](const auto& a, const auto& b) {
+    return std::tuple(a.start, -a.duration) < std::tuple(b.start, -b.duration);
+  };
+  std::stable_sort(trace.calls.begin(), trace.calls.end(), by_start);
+  std::stable_sort(trace.annotations.begin(), trace.annotations.end(), by_start);
+}
+
+void find_ranks(Trace& trace) {
+  if (!trace.rank) {
+    if (const auto n = rank_of_name(trace.path.filename().string())) {
+      trace.rank = n;
+      trace.import.notes.push_back(fmt::format("rank {} is taken from the file name", *n));
+    }
+  }
+  for (Device& d : trace.devices) {
+    if (!d.rank_label.empty())
+      d.rank = rank_of_label(d.rank_label);
+    else
+      d.rank = trace.rank;
+  }
+}
+
+/// Which launches have no work and which work has no launch. Only files that record both sides can tell.
+void match_launches(Trace& trace) {
+  if (trace.calls.empty()) return;
+  std::vector<int64_t> launched, worked;
+  for (const HostCall& c : trace.calls)
+    if (c.correlation && c.kind != HostKind::synchronize) launched.push_back(c.correlation);
+  for (const GpuEvent& e : trace.events)
+    if (e.correlation) worked.push_back(e.correlation);
+  std::sort(launched.begin(), launched.end());
+  std::sort(worked.begin(), worked.end());
+  worked.erase(std::unique(worked.begin(), worked.end()), worked.end());
+  for (const HostCall& c : trace.calls)
+    if (c.correlation && (c.kind == HostKind::launch || c.kind == HostKind::graph_launch))
+      trace.import.launches_without_work += !std::binary_search(worked.begin(), worked.end(), c.correlation);
+  if (launched.empty()) return;
+  for (const GpuEvent& e : trace.events)
+    if (e.correlation)
+      trace.import.work_without_launch += !std::binary_search(launched.begin(), launched.end(), e.correlation);
+}
+
+std::string categories_seen(const ImportReport& import) {
+  std::vector<std::pair<uint64_t, std::string>> sorted;
+  for (const auto& [category, count] : import.categories) sorted.emplace_back(count, printable(category, 40));
+  std::sort(sorted.rbegin(), sorted.rend());
+  std::string out;
+  for (size_t i = 0; i < sorted.size() && i < 8; ++i)
+    out += fmt::format("{}{} ({})", i ? ", " : "", sorted[i].second, sorted[i].first);
+  if (sorted.size() > 8) out += fmt::format(" and {} more", sorted.size() - 8);
+  return out.empty() ? "none" : out;
+}
+
+/// No GPU work: say what there is instead, and the likely cause.
+void explain_absence(Trace& trace) {
+  ImportReport& import = trace.import;
+  uint64_t launches = 0;
+  for (const HostCall& c : trace.calls) launches += c.kind == HostKind::launch || c.kind == HostKind::graph_launch;
+  if (import.events == 0) {
+    import.notes.push_back("the file holds no events");
+    return;
+  }
+  std::string cause = "the trace was taken without GPU activity, or of a program that uses no GPU";
+  if (launches)
+    cause = fmt::format(
+        "GPU activity missing: the program launched {} kernels, but the profiler recorded none "
+        "(CUPTI or ROCm tracing was unavailable, or was busy with another profiler)",
+        launches);
+  else if (import.categories.contains("cuda_profiler_range") || import.categories.contains("hardware_counters"))
+    cause = "the profiler ran in counter mode (CUPTI range profiler), which records no kernels";
+  else if (import.categories.contains("mtia_ccp_events") || import.categories.contains("mtia_runtime"))
+    cause = "the device is an MTIA accelerator, whose events are not GPU kernels";
+  else if (import.phases.size() == 1 && import.phases.contains('M'))
+    cause = "the file holds metadata only";
+  else if (import.categories.contains("cpu_op") || import.categories.contains("python_function"))
+    cause = "GPU activity missing: the profiler recorded the CPU side only (add ProfilerActivity.CUDA)";
+  import.notes.push_back(fmt::format("no GPU work among {} events; categories seen: {}. Likely cause: {}",
+                                     import.events, categories_seen(import), cause));
+}
+
+void check_graphs(Trace& trace) {
+  int64_t graph_launches = 0;
+  for (const HostCall& c : trace.calls) graph_launches += c.kind == HostKind::graph_launch;
+  int64_t kernels = 0;
+  for (const GpuEvent& e : trace.events) kernels += e.kind == WorkKind::kernel;
+  if (graph_launches > 0 && kernels > 0 && kernels < 4 * graph_launches)
+    trace.import.notes.push_back(
+        fmt::format("{} graph launches but only {} kernels: kernels inside graphs are probably not recorded (for "
+                    "Nsight Systems use "
+                    "--cuda-graph-trace=node)",
+                    graph_launches, kernels));
+}
+
+}  // namespace
+
+std::optional<int> rank_of_name(std::string_view file_name) {
+  for (const std::string_view word : {"rank", "Rank", "RANK", "worker", "TP", "tp"})
+    if (const auto n = number_after(file_name, word)) return n;
+  return {};
+}
+
+void finish_trace(Trace& trace) {
+  for (const GpuEvent& e : trace.events) trace.import.zero_duration += e.duration == 0;
+  sort_all(trace);
+  find_ranks(trace);
+  if (trace.events.empty()) {
+    explain_absence(trace);
+    return;
+  }
+  match_launches(trace);
+  check_graphs(trace);
+}
+
+}  // namespace fathom::trace
