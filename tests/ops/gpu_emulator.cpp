@@ -11,6 +11,30 @@ namespace {
 
 float half_of(uint32_t word, int half) { return to_float(bf16{static_cast<uint16_t>(word >> 16 * half)}); }
 
+float f16_of(uint32_t word, int half) {
+  return static_cast<float>(std::bit_cast<_Float16>(static_cast<uint16_t>(word >> 16 * half)));
+}
+
+uint32_t f16_bits(float v) { return std::bit_cast<uint16_t>(static_cast<_Float16>(v)); }
+
+template <float (*kHalf)(uint32_t, int)>
+void multiply_matrices(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  const uint64_t mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
+  const auto& all = emulator::exchange(mine, 6);
+  const int g = thread_index() % 32 / 4, t = thread_index() % 4;
+  for (int i = 0; i < 4; ++i) {
+    const int column = 2 * t + (i & 1);
+    float sum = d[i];
+    for (int k = 0; k < 16; ++k) {
+      const int lane = k % 8 / 2;
+      const auto x = static_cast<uint32_t>(all[4 * g + lane][(i >> 1) + 2 * (k / 8)]);
+      const auto y = static_cast<uint32_t>(all[4 * column + lane][4 + k / 8]);
+      sum += kHalf(x, k & 1) * kHalf(y, k & 1);
+    }
+    d[i] = sum;
+  }
+}
+
 uint16_t matrix_value(const uint64_t (&rows)[32][8], int matrix, int row, int column) {
   uint16_t v;
   std::memcpy(&v, reinterpret_cast<const std::byte*>(rows[8 * matrix + row][0]) + 2 * column, 2);
@@ -36,21 +60,20 @@ uint32_t pack_bf16x2(float low, float high) {
   return to_bf16(low).bits | static_cast<uint32_t>(to_bf16(high).bits) << 16;
 }
 
+uint32_t multiply_f16x2(uint32_t a, uint32_t b) {
+  return f16_bits(f16_of(a, 0) * f16_of(b, 0)) | f16_bits(f16_of(a, 1) * f16_of(b, 1)) << 16;
+}
+
+uint32_t pack_f16x2(float low, float high) { return f16_bits(low) | f16_bits(high) << 16; }
+
+void unpack_f16x2(uint32_t v, float* low, float* high) { *low = f16_of(v, 0), *high = f16_of(v, 1); }
+
 void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  const uint64_t mine[6] = {a[0], a[1], a[2], a[3], b0, b1};
-  const auto& all = emulator::exchange(mine, 6);
-  const int g = thread_index() % 32 / 4, t = thread_index() % 4;
-  for (int i = 0; i < 4; ++i) {
-    const int column = 2 * t + (i & 1);
-    float sum = d[i];
-    for (int k = 0; k < 16; ++k) {
-      const int lane = k % 8 / 2;
-      const auto x = static_cast<uint32_t>(all[4 * g + lane][(i >> 1) + 2 * (k / 8)]);
-      const auto y = static_cast<uint32_t>(all[4 * column + lane][4 + k / 8]);
-      sum += half_of(x, k & 1) * half_of(y, k & 1);
-    }
-    d[i] = sum;
-  }
+  multiply_matrices<half_of>(d, a, b0, b1);
+}
+
+void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  multiply_matrices<f16_of>(d, a, b0, b1);
 }
 
 void load_matrices(uint32_t (&r)[4], const void* row) {

@@ -136,6 +136,11 @@ inline float shuffle_xor(float v, int mask) {
   const auto& all = emulator::exchange(&word, 1);
   return std::bit_cast<float>(static_cast<uint32_t>(all[thread_index() % 32 ^ mask][0]));
 }
+inline int shuffle_xor(int v, int mask) {
+  const uint64_t word = static_cast<uint32_t>(v);
+  const auto& all = emulator::exchange(&word, 1);
+  return static_cast<int>(static_cast<uint32_t>(all[thread_index() % 32 ^ mask][0]));
+}
 inline bool any_lane(bool v) {
   const uint64_t word = v;
   const auto& all = emulator::exchange(&word, 1);
@@ -157,8 +162,12 @@ inline void sincos_pi(float x, float* s, float* c) {
 }
 
 uint32_t multiply_bf16x2(uint32_t a, uint32_t b);
+uint32_t multiply_f16x2(uint32_t a, uint32_t b);
 uint32_t pack_bf16x2(float low, float high);
+uint32_t pack_f16x2(float low, float high);
+void unpack_f16x2(uint32_t v, float* low, float* high);
 void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 void load_matrices(uint32_t (&r)[4], const void* row);
 void load_matrices_transposed(uint32_t (&r)[4], const void* row);
 

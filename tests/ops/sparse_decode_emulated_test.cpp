@@ -16,7 +16,9 @@ namespace {
 using sparse_decode::Geometry;
 using sparse_decode::Params;
 
-constexpr double kTolerance = 1.75e-3;  // relative L2 against float64
+/// Relative L2 against float64. Rounding the output to bf16 alone costs 1.6e-3; inverse RoPE rounds 64 of 512 channels
+/// twice, which makes it 1.77e-3.
+constexpr double kTolerance = 1.75e-3, kToleranceWithRope = 1.9e-3;
 
 struct Run {
   int splits = 1;
@@ -50,7 +52,7 @@ void expect_right(const SparseCaseShape& shape, const Run& run, const std::strin
     run_emulated<G>(c, run, arrivals);
     const SparseComparison got = compare_sparse(c);
     EXPECT_EQ(got.failure, "") << what;
-    EXPECT_LE(got.relative_l2, kTolerance) << what;
+    EXPECT_LE(got.relative_l2, shape.rotate ? kToleranceWithRope : kTolerance) << what;
     if (std::getenv("FATHOM_TEST_VERBOSE")) printf("%s: %.3g, lse %.2g\n", what.c_str(), got.relative_l2, got.worst_lse);
   }
 }
@@ -113,7 +115,7 @@ TEST(SparseDecodeEmulated, DividesEveryRowOnceAmongSplits) {
 
 TEST(SparseDecodeEmulated, AllInstancesMatchFloat64) {
   SparseCaseShape s;
-  s.tokens = 1, s.window_most = 40, s.extra_most = 200, s.masked = 0.1;
+  s.tokens = 1, s.window_most = 40, s.extra_most = 200, s.masked = 0.1, s.rotate = false;
   s.heads = 16;
   expect_right<V4Small>(s, {1}, "16 heads");
   s.heads = 32;

@@ -1,5 +1,6 @@
 #include <limits>
 
+#include "base/threads.h"
 #include "ops/exact_rows.h"
 #include "ops/sparse_attention/sparse_attention.h"
 
@@ -29,9 +30,9 @@ void attend(const SparseAttentionArgs& a, int64_t t, int64_t h, const std::vecto
     top = std::max(top, p[r]);
   }
   double sum = 0;
-  for (float& v : p) v = std::exp(v - top), sum += v;
+  for (float& v : p) v = exact::exp(v - top), sum += v;
   if (count > 0) {
-    const float sink = a.sink.data ? std::exp(a.sink(h) - top) : 0.0f;
+    const float sink = a.sink.data ? exact::exp(a.sink(h) - top) : 0.0f;
     const float den = static_cast<float>(sum) + sink;
     for (size_t i = 0; i < kHeadDim; ++i) {
       double total = 0;
@@ -49,13 +50,12 @@ void attend(const SparseAttentionArgs& a, int64_t t, int64_t h, const std::vecto
 }  // namespace
 
 void sparse_attention_ref(const SparseAttentionArgs& a, const Launch&) {
-  std::vector<float> rows;
-  for (int64_t t = 0; t < a.q.size[0]; ++t) {
-    rows.clear();
+  parallel_for(a.q.size[0], 1, [&](int64_t t, int64_t) {
+    std::vector<float> rows;
     gather(a.window, a.format, t, rows);
     gather(a.extra, a.format, t, rows);
     for (int64_t h = 0; h < a.q.size[1]; ++h) attend(a, t, h, rows);
-  }
+  });
 }
 
 }  // namespace fathom::ops

@@ -1,0 +1,407 @@
+// The three steps of a tile: partial scores, softmax against a running reference, and the product with V.
+#pragma once
+
+#include "ops/device/e4m3_decode.h"
+#include "ops/device/gpu.cuh"
+#include "ops/sparse_attention/decode_layout.h"
+#include "ops/sparse_attention/decode_rows.cuh"
+
+namespace fathom::ops::sparse_decode {
+
+/// Query fragments of a warp: [m-tile][group of 64 channels][step of 16 channels].
+template <typename G>
+struct Query {
+  uint32_t fragment[G::kScoreMTiles][G::kGroupsPerWarp][4][4];
+};
+
+/// Which part of the score product this warp does.
+template <typename G>
+struct ScorePart {
+  int first_mtile, slice;
+  FATHOM_DEVICE explicit ScorePart(int warp)
+      : first_mtile(warp % G::kHeadGroups * G::kScoreMTiles), slice(warp / G::kHeadGroups) {}
+  FATHOM_DEVICE int group(int j) const { return slice * G::kGroupsPerWarp + j; }
+};
+
+/// Loads 64 channels of one head for a lane, in the order in which K is read: 32 bytes a lane for fp8 groups.
+FATHOM_DEVICE void load_query_row(const uint16_t* row, bool fp8, int t, uint32_t (&low)[4], uint32_t (&high)[4]) {
+  if (fp8) {
+    const auto* from = reinterpret_cast<const device::Float4*>(row + 16 * t);
+    const device::Float4 v[2] = {from[0], from[1]};
+    uint32_t word[8];
+    __builtin_memcpy(word, v, sizeof(word));
+FATHOM_UNROLL
+    for (int step = 0; step < 4; ++step) {  // channels 4 step + {0, 2} and {1, 3}
+      low[step] = device::byte_permute(word[2 * step], word[2 * step + 1], 0x5410);
+      high[step] = device::byte_permute(word[2 * step], word[2 * step + 1], 0x7632);
+    }
+  } else {
+    const auto* from = reinterpret_cast<const uint32_t*>(row);
+FATHOM_UNROLL
+    for (int step = 0; step < 4; ++step) low[step] = from[8 * step + t], high[step] = from[8 * step + 4 + t];
+  }
+}
+
+template <typename G>
+FATHOM_DEVICE void load_query(const Params& p, int token, int first_head, Query<G>& query) {
+  const ScorePart<G> part(device::thread_index() / 32);
+  const int g = device::thread_index() % 32 / 4, t = device::thread_index() % 4;
+FATHOM_UNROLL
+  for (int m = 0; m < G::kScoreMTiles; ++m)
+FATHOM_UNROLL
+    for (int j = 0; j < G::kGroupsPerWarp; ++j) {
+      const int group = part.group(j);
+      const bool fp8 = slice_is_fp8(G::kFormat, group);
+FATHOM_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const int head = first_head + (part.first_mtile + m) * 16 + half * 8 + g;
+        uint32_t low[4] = {}, high[4] = {};
+        if (head < p.heads)
+          load_query_row(p.q + token * p.q_token_stride + head * p.q_head_stride + group * kGroup, fp8, t, low, high);
+FATHOM_UNROLL
+        for (int step = 0; step < 4; ++step) {
+          query.fragment[m][j][step][half] = low[step];
+          query.fragment[m][j][step][half + 2] = high[step];
+        }
+      }
+    }
+}
+
+/// K fragments of 8 rows x 64 channels: b[2 * step], b[2 * step + 1].
+template <typename G>
+FATHOM_DEVICE void load_keys(const std::byte* stage, int first_row, int group, uint32_t (&b)[8]) {
+  const int lane = device::thread_index() % 32, g = lane / 4, t = lane % 4;
+  if (slice_is_fp8(G::kFormat, group)) {
+    const std::byte* row = stage + physical_row(first_row + g) * G::kRowStride;
+    const device::Float4 v = *reinterpret_cast<const device::Float4*>(row + group * kGroup + 16 * t);
+    uint32_t word[4];
+    __builtin_memcpy(word, &v, sizeof(word));
+    const auto scale = static_cast<uint32_t>(row[G::kScaleOffset + group]);
+    const uint32_t factor = device::decode_factor(scale, scale);
+FATHOM_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      b[2 * i] = device::multiply_bf16x2(device::spread_even_codes(word[i]), factor);
+      b[2 * i + 1] = device::multiply_bf16x2(device::spread_odd_codes(word[i]), factor);
+    }
+    if (device::any_lane(scale > device::kLargestOneStepScale)) {
+      const uint32_t second = device::second_decode_factor(scale, scale);
+FATHOM_UNROLL
+      for (int i = 0; i < 8; ++i) b[i] = device::multiply_bf16x2(b[i], second);
+    }
+  } else {
+    const int first_byte = G::kFormat == RowFormat::v4 ? kNopeDim : group * kGroup * 2;
+    const std::byte* row = stage + physical_row(first_row + lane % 8) * G::kRowStride + first_byte + lane / 8 * 16;
+    uint32_t r[4];
+    device::load_matrices(r, row);
+FATHOM_UNROLL
+    for (int i = 0; i < 4; ++i) b[i] = r[i];
+    device::load_matrices(r, row + 64);
+FATHOM_UNROLL
+    for (int i = 0; i < 4; ++i) b[4 + i] = r[i];
+  }
+}
+
+/// Partial scores of one tile over this warp's channels -> shared memory.
+template <typename G>
+FATHOM_DEVICE void score_tile(const Shared<G>& shared, const Query<G>& query, int tile) {
+  constexpr int kColumnTiles = G::kTileRows / 8;
+  const ScorePart<G> part(device::thread_index() / 32);
+  const int g = device::thread_index() % 32 / 4, t = device::thread_index() % 4;
+  const std::byte* stage = shared.stage(tile);
+  float sum[kColumnTiles][G::kScoreMTiles][4] = {};
+FATHOM_UNROLL
+  for (int j = 0; j < G::kGroupsPerWarp; ++j)
+FATHOM_UNROLL
+    for (int n = 0; n < kColumnTiles; ++n) {
+      uint32_t key[8];
+      load_keys<G>(stage, 8 * n, part.group(j), key);
+FATHOM_UNROLL
+      for (int step = 0; step < 4; ++step)
+FATHOM_UNROLL
+        for (int m = 0; m < G::kScoreMTiles; ++m)
+          device::mma_bf16(sum[n][m], query.fragment[m][j][step], key[2 * step], key[2 * step + 1]);
+    }
+  std::byte* out = shared.scores(tile, part.slice);
+FATHOM_UNROLL
+  for (int n = 0; n < kColumnTiles; ++n)
+FATHOM_UNROLL
+    for (int m = 0; m < G::kScoreMTiles; ++m)
+FATHOM_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        const int head = (part.first_mtile + m) * 16 + half * 8 + g;
+        auto* to = reinterpret_cast<float*>(out + score_offset<G::kTileRows>(head, 8 * n + 2 * t));
+        to[0] = sum[n][m][2 * half], to[1] = sum[n][m][2 * half + 1];
+      }
+}
+
+/// Running softmax state of one thread: the reference that exponents are taken against (shared by the head's lanes)
+/// and this thread's part of the denominator.
+struct SoftmaxState {
+  float reference = -__builtin_huge_valf(), sum = 0;
+};
+
+/// While scores exceed the reference by less than 2^8, it is kept: probabilities are rounded to fp16, which is relative,
+/// so the result is as exact, and the output need not be rescaled.
+inline constexpr float kReferenceSlack = 8;
+
+template <int kCount>
+struct alignas(kCount * 4) FloatVector {
+  float v[kCount];
+};
+template <int kCount>
+struct alignas(kCount * 2) HalfVector {
+  uint16_t v[kCount];
+};
+
+/// Adds up the partial scores of a tile, writes fp16 probabilities and the factor by which older output shrinks.
+template <typename G>
+FATHOM_DEVICE void softmax_tile(const Shared<G>& shared, const Params& p, int tile, SoftmaxState& state) {
+  constexpr int kCount = G::kScoresPerThread, kLanes = G::kLanesPerHead;
+  using Vector = FloatVector<kCount>;
+  const int thread = device::thread_index(), head = thread / kLanes, first = thread % kLanes * kCount;
+  const int offset = score_offset<G::kTileRows>(head, first);
+  Vector part[G::kSlices];
+FATHOM_UNROLL
+  for (int s = 0; s < G::kSlices; ++s) part[s] = *reinterpret_cast<const Vector*>(shared.scores(tile, s) + offset);
+  const Vector bias = *reinterpret_cast<const Vector*>(shared.row_bias() + ring_place<G>(tile, first));
+
+  float score[kCount], most = -__builtin_huge_valf();
+FATHOM_UNROLL
+  for (int i = 0; i < kCount; ++i) {
+    float sum = part[0].v[i];
+FATHOM_UNROLL
+    for (int s = 1; s < G::kSlices; ++s) sum += part[s].v[i];
+    score[i] = sum * p.score_scale + bias.v[i];
+    most = score[i] > most ? score[i] : most;
+  }
+FATHOM_UNROLL
+  for (int mask = 1; mask < kLanes; mask *= 2) {
+    const float other = device::shuffle_xor(most, mask);
+    most = other > most ? other : most;
+  }
+
+  float correction = 1;
+  const bool changes = most > state.reference + kReferenceSlack;  // also the first row: reference is -inf
+  if (changes) {
+    correction = device::exp2_fast(state.reference - most);
+    state.reference = most;
+    state.sum *= correction;
+  }
+  const float reference = state.reference == -__builtin_huge_valf() ? 0.0f : state.reference;
+  HalfVector<kCount> rounded;
+FATHOM_UNROLL
+  for (int i = 0; i < kCount; ++i) {
+    const float probability = device::exp2_fast(score[i] - reference);
+    state.sum += probability;
+    rounded.v[i] = static_cast<uint16_t>(device::pack_f16x2(probability, 0.0f));
+  }
+  std::byte* to = shared.probabilities(tile) + probability_piece<G::kTileRows>(head, first / 8) + first % 8 * 2;
+  *reinterpret_cast<HalfVector<kCount>*>(to) = rounded;
+  if (thread % kLanes == 0) shared.correction(tile)[head] = correction;
+  const bool any = device::any_lane(changes);
+  if (thread % 32 == 0) shared.changed(tile)[thread / 32] = any;
+}
+
+/// Output fragments of a warp: [m-tile][column tile][4], channels of slice `warp`, in units of 2^(unit - 127).
+template <typename G>
+struct Output {
+  float sum[G::kMTiles][8][4] = {};
+  int unit = 0;  // a scale byte; the RoPE slice and bf16 rows keep 127
+
+  FATHOM_DEVICE void scale_by(float factor) {
+    FATHOM_UNROLL
+    for (int m = 0; m < G::kMTiles; ++m)
+      FATHOM_UNROLL
+      for (int n = 0; n < 8; ++n)
+        FATHOM_UNROLL
+        for (int i = 0; i < 4; ++i) sum[m][n][i] *= factor;
+  }
+};
+
+/// 2^exponent, 0 below the fp32 range.
+FATHOM_DEVICE float power_of_two(int exponent) {
+  return exponent < -126 ? 0.0f : std::bit_cast<float>(static_cast<uint32_t>(exponent + 127) << 23);
+}
+
+/// Codes of 16 rows x 64 channels as a lane needs them for V: rows 2t, 2t+1, 2t+8, 2t+9, channels 8g .. 8g+7.
+struct ValueCodes {
+  uint32_t word[4][2];
+  int scale[4];
+
+  template <typename G>
+  FATHOM_DEVICE static ValueCodes load(const std::byte* stage, int first_row, int slice) {
+    const int lane = device::thread_index() % 32, g = lane / 4, t = lane % 4;
+    ValueCodes c;
+    FATHOM_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const std::byte* row = stage + physical_row(first_row + 2 * t + (i & 1) + (i >> 1) * 8) * G::kRowStride;
+      const uint64_t v = *reinterpret_cast<const uint64_t*>(row + slice * kGroup + 8 * g);
+      c.word[i][0] = static_cast<uint32_t>(v), c.word[i][1] = static_cast<uint32_t>(v >> 32);
+      c.scale[i] = static_cast<int>(row[G::kScaleOffset + slice]);
+    }
+    return c;
+  }
+  FATHOM_DEVICE int largest_scale() const {
+    const int a = scale[0] > scale[1] ? scale[0] : scale[1], b = scale[2] > scale[3] ? scale[2] : scale[3];
+    return a > b ? a : b;
+  }
+  /// Whether some nonzero code of this lane is too small for fp16 in these units.
+  FATHOM_DEVICE bool too_small(int unit) const {
+    bool found = false;
+    FATHOM_UNROLL
+    for (int i = 0; i < 4; ++i)
+      found |= scale[i] < unit + device::kLowestShiftF16 && (word[i][0] | word[i][1]) != 0;
+    return found;
+  }
+  /// Codes of a pair of rows (k = 0 or 1), channels 4i + {0, 1} and 4i + {2, 3}, interleaved row by row.
+  FATHOM_DEVICE uint32_t low(int k, int i) const {
+    return device::byte_permute(word[2 * k][i], word[2 * k + 1][i], 0x5410);
+  }
+  FATHOM_DEVICE uint32_t high(int k, int i) const {
+    return device::byte_permute(word[2 * k][i], word[2 * k + 1][i], 0x7632);
+  }
+  FATHOM_DEVICE static int shift(int scale, int unit) {
+    return scale - unit < device::kLowestShiftF16 ? device::kLowestShiftF16 : scale - unit;
+  }
+
+  /// fp16 fragments in units of 2^(unit - 127): b[2 * column tile + k].
+  FATHOM_DEVICE void decode_f16(int unit, uint32_t (&b)[16]) const {
+    FATHOM_UNROLL
+    for (int k = 0; k < 2; ++k) {
+      const uint32_t factor = device::decode_factor_f16(shift(scale[2 * k], unit), shift(scale[2 * k + 1], unit));
+      FATHOM_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        b[2 * (4 * i) + k] = device::multiply_f16x2(device::spread_even_codes_f16(low(k, i)), factor);
+        b[2 * (4 * i + 1) + k] = device::multiply_f16x2(device::spread_odd_codes_f16(low(k, i)), factor);
+        b[2 * (4 * i + 2) + k] = device::multiply_f16x2(device::spread_even_codes_f16(high(k, i)), factor);
+        b[2 * (4 * i + 3) + k] = device::multiply_f16x2(device::spread_odd_codes_f16(high(k, i)), factor);
+      }
+    }
+  }
+  /// bf16 fragments in the same units, for any scale up to the unit.
+  FATHOM_DEVICE void decode_bf16(int unit, uint32_t (&b)[16]) const {
+    FATHOM_UNROLL
+    for (int k = 0; k < 2; ++k) {
+      // 2^(scale - unit) as scale byte 127 + scale - unit; far below, the value underflows to nothing anyway.
+      const int a = scale[2 * k] - unit + 127, c = scale[2 * k + 1] - unit + 127;
+      const uint32_t factor = device::decode_factor(a < 0 ? 0 : a, c < 0 ? 0 : c);
+      FATHOM_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        b[2 * (4 * i) + k] = device::multiply_bf16x2(device::spread_even_codes(low(k, i)), factor);
+        b[2 * (4 * i + 1) + k] = device::multiply_bf16x2(device::spread_odd_codes(low(k, i)), factor);
+        b[2 * (4 * i + 2) + k] = device::multiply_bf16x2(device::spread_even_codes(high(k, i)), factor);
+        b[2 * (4 * i + 3) + k] = device::multiply_bf16x2(device::spread_odd_codes(high(k, i)), factor);
+      }
+    }
+  }
+};
+
+/// bf16 channels of 16 rows x 64 channels.
+template <typename G>
+FATHOM_DEVICE void load_bf16_values(const std::byte* stage, int first_row, int slice, uint32_t (&b)[16]) {
+  const int lane = device::thread_index() % 32;
+  const int first_byte = G::kFormat == RowFormat::v4 ? kNopeDim : slice * kGroup * 2;
+  const std::byte* row = stage + physical_row(first_row + lane % 16) * G::kRowStride + first_byte + lane / 16 * 16;
+  FATHOM_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    uint32_t r[4];
+    device::load_matrices_transposed(r, row + 32 * i);
+    FATHOM_UNROLL
+    for (int k = 0; k < 4; ++k) b[4 * i + k] = r[k];
+  }
+}
+
+template <typename G>
+FATHOM_DEVICE void load_probabilities(const Shared<G>& shared, int tile, int step, int m, uint32_t (&a)[4]) {
+  const int lane = device::thread_index() % 32;
+  device::load_matrices(a, shared.probabilities(tile) +
+                               probability_piece<G::kTileRows>(16 * m + lane % 16, 2 * step + lane / 16));
+}
+
+/// An fp16 pair as bf16 pairs whose sum it is (11 bits = 8 + 3).
+FATHOM_DEVICE void split_f16x2(uint32_t v, uint32_t* high, uint32_t* rest) {
+  float a, b;
+  device::unpack_f16x2(v, &a, &b);
+  *high = device::pack_bf16x2(a, b);
+  *rest = device::pack_bf16x2(a - std::bit_cast<float>(*high << 16), b - std::bit_cast<float>(*high & 0xFFFF0000u));
+}
+
+/// One step of 16 rows with bf16 V.
+template <typename G>
+FATHOM_DEVICE void add_bf16_values(const Shared<G>& shared, int tile, int step, const uint32_t (&value)[16],
+                                   Output<G>& output) {
+  FATHOM_UNROLL
+  for (int m = 0; m < G::kMTiles; ++m) {
+    uint32_t probability[4], high[4], rest[4];
+    load_probabilities<G>(shared, tile, step, m, probability);
+    FATHOM_UNROLL
+    for (int i = 0; i < 4; ++i) split_f16x2(probability[i], &high[i], &rest[i]);
+    FATHOM_UNROLL
+    for (int n = 0; n < 8; ++n) {
+      device::mma_bf16(output.sum[m][n], high, value[2 * n], value[2 * n + 1]);
+      if (G::kExactProbability) device::mma_bf16(output.sum[m][n], rest, value[2 * n], value[2 * n + 1]);
+    }
+  }
+}
+
+/// One step of 16 rows of an fp8 slice. The output's units follow the largest scale seen, so that fp16 holds the values
+/// exactly; rows whose scale is thousands of times smaller than that take the bf16 way.
+template <typename G>
+FATHOM_DEVICE void add_fp8_values(const Shared<G>& shared, int tile, int step, int slice, Output<G>& output) {
+  const ValueCodes codes = ValueCodes::load<G>(shared.stage(tile), 16 * step, slice);
+  int largest = codes.largest_scale();
+  if (device::any_lane(largest > output.unit + device::kHighestShiftF16)) {
+    FATHOM_UNROLL
+    for (int mask = 1; mask < 4; mask *= 2) {
+      const int other = device::shuffle_xor(largest, mask);
+      largest = other > largest ? other : largest;
+    }
+    output.scale_by(power_of_two(output.unit - largest));
+    output.unit = largest;
+  }
+  uint32_t value[16];
+  if (device::any_lane(codes.too_small(output.unit))) {
+    codes.decode_bf16(output.unit, value);
+    add_bf16_values<G>(shared, tile, step, value, output);
+    return;
+  }
+  codes.decode_f16(output.unit, value);
+  FATHOM_UNROLL
+  for (int m = 0; m < G::kMTiles; ++m) {
+    uint32_t probability[4];
+    load_probabilities<G>(shared, tile, step, m, probability);
+    FATHOM_UNROLL
+    for (int n = 0; n < 8; ++n) device::mma_f16(output.sum[m][n], probability, value[2 * n], value[2 * n + 1]);
+  }
+}
+
+/// O = correction * O + P V for one tile.
+template <typename G>
+FATHOM_DEVICE void value_tile(const Shared<G>& shared, int tile, Output<G>& output) {
+  const int warp = device::thread_index() / 32, g = device::thread_index() % 32 / 4;
+  const auto* changed = reinterpret_cast<const uint32_t*>(shared.changed(tile));
+  if ((changed[0] | changed[1]) != 0) {
+    FATHOM_UNROLL
+    for (int m = 0; m < G::kMTiles; ++m) {
+      const float top = shared.correction(tile)[16 * m + g], bottom = shared.correction(tile)[16 * m + 8 + g];
+      FATHOM_UNROLL
+      for (int n = 0; n < 8; ++n) {
+        output.sum[m][n][0] *= top, output.sum[m][n][1] *= top;
+        output.sum[m][n][2] *= bottom, output.sum[m][n][3] *= bottom;
+      }
+    }
+  }
+  const bool fp8 = slice_is_fp8(G::kFormat, warp);
+  FATHOM_UNROLL
+  for (int step = 0; step < G::kTileRows / 16; ++step) {
+    if (fp8) {
+      add_fp8_values<G>(shared, tile, step, warp, output);
+    } else {
+      uint32_t value[16];
+      load_bf16_values<G>(shared.stage(tile), 16 * step, warp, value);
+      add_bf16_values<G>(shared, tile, step, value, output);
+    }
+  }
+}
+
+}  // namespace fathom::ops::sparse_decode

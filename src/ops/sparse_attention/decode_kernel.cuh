@@ -1,0 +1,193 @@
+// The decode kernel: one block of 8 warps = (token, group of heads, split of the rows).
+//
+// The walk over tiles is a pipeline of three steps with one barrier an interval: in interval i the block computes the
+// scores of tile i, the softmax of tile i-1 and the output of tile i-2, none of which depend on each other. The two
+// warps that share a scheduler do them in opposite order, so that one fills the tensor cores while the other is busy
+// with exponents and shared memory. Rows arrive by cp.async, kStages tiles deep.
+#pragma once
+
+#include "ops/device/gpu.cuh"
+#include "ops/sparse_attention/decode_combine.cuh"
+#include "ops/sparse_attention/decode_compute.cuh"
+#include "ops/sparse_attention/decode_output.cuh"
+#include "ops/sparse_attention/decode_rows.cuh"
+
+namespace fathom::ops::sparse_decode {
+
+/// The rows of this block and the state of their prefetch.
+template <typename G>
+struct Walk {
+  RowCounts counts;
+  Share share;
+  int token;
+  int next_slot = -1;  // of this thread's row (threads below kTileRows) in the tile to be described next
+
+  FATHOM_DEVICE int row_of(int tile, int row) const { return (share.first_tile + tile) * G::kTileRows + row; }
+};
+
+/// Reads the lengths and the first indices. The indices are first read as if the token had all its rows, so that the
+/// common case does not wait for the lengths before it can load indices.
+template <typename G>
+FATHOM_DEVICE Walk<G> begin_walk(const Shared<G>& shared, const Params& p, int token, int split, int splits) {
+  const int thread = device::thread_index();
+  const RowCounts all{p.window.most, p.extra.most};
+  const Share guess = share_of(all.total(), G::kTileRows, splits, split);
+  const bool describes = thread < kRingTiles * G::kTileRows;
+  const int guessed_row = guess.first_tile * G::kTileRows + thread;
+  int slot = describes && thread < guess.tiles * G::kTileRows ? load_slot(p, token, all, guessed_row) : -1;
+
+  Walk<G> walk{{clamp_length(p.window, token), clamp_length(p.extra, token)}, {}, token};
+  walk.share = share_of(walk.counts.total(), G::kTileRows, splits, split);
+  if (!describes || thread >= walk.share.tiles * G::kTileRows) return walk;
+  const int row = walk.row_of(0, thread);
+  if (walk.counts.window != all.window || walk.counts.extra != all.extra) slot = load_slot(p, token, walk.counts, row);
+  describe_row<G>(shared, row < walk.counts.window ? p.window : p.extra, slot,
+                  ring_place<G>(thread / G::kTileRows, thread % G::kTileRows));
+  return walk;
+}
+
+/// Interval `interval`: describe the tile that is copied next, read the indices of the one after.
+template <typename G>
+FATHOM_DEVICE void advance_walk(const Shared<G>& shared, const Params& p, Walk<G>& walk, int interval) {
+  const int thread = device::thread_index();
+  if (thread >= G::kTileRows) return;
+  const int tile = interval + G::kStages - 2;
+  if (tile >= kRingTiles && tile < walk.share.tiles) {
+    const int row = walk.row_of(tile, thread);
+    describe_row<G>(shared, row < walk.counts.window ? p.window : p.extra, walk.next_slot,
+                    ring_place<G>(tile, thread));
+  }
+  if (tile + 1 >= kRingTiles && tile + 1 < walk.share.tiles)
+    walk.next_slot = load_slot(p, walk.token, walk.counts, walk.row_of(tile + 1, thread));
+}
+
+/// Scores, softmax and output of all tiles of the block.
+template <typename G>
+FATHOM_DEVICE void walk_tiles(const Shared<G>& shared, const Params& p, Walk<G>& walk, const Query<G>& query,
+                              SoftmaxState& softmax, Output<G>& output) {
+  const bool exponents_last = device::thread_index() / 32 < kWarps / 2;
+  const int tiles = walk.share.tiles;
+  for (int i = 0; i < tiles + 2; ++i) {
+    if (i < G::kStages) device::copy_async_wait<G::kStages - 1>();
+    else device::copy_async_wait<G::kStages - 4>();
+    device::sync_block();
+    const int incoming = i + G::kStages - 3;
+    if (incoming >= G::kStages && incoming < tiles) start_tile<G>(shared, p.q, incoming);
+    device::copy_async_commit();
+    advance_walk<G>(shared, p, walk, i);
+    const bool exponents = i >= 1 && i <= tiles;
+    if (exponents && !exponents_last) softmax_tile<G>(shared, p, i - 1, softmax);
+    if (i < tiles) score_tile<G>(shared, query, i);
+    if (i >= 2) value_tile<G>(shared, i - 2, output);
+    if (exponents && exponents_last) softmax_tile<G>(shared, p, i - 1, softmax);
+  }
+}
+
+/// Adds up the denominators of the lanes of a head and stores (reference, sum).
+template <typename G>
+FATHOM_DEVICE void store_state(SoftmaxState softmax, float* state) {
+  const int thread = device::thread_index();
+FATHOM_UNROLL
+  for (int mask = 1; mask < G::kLanesPerHead; mask *= 2) softmax.sum += device::shuffle_xor(softmax.sum, mask);
+  if (thread % G::kLanesPerHead == 0) {
+    state[2 * (thread / G::kLanesPerHead)] = softmax.reference;
+    state[2 * (thread / G::kLanesPerHead) + 1] = softmax.sum;
+  }
+}
+
+template <typename G>
+FATHOM_DEVICE void finish_alone(const Shared<G>& shared, const Params& p, int token, int first_head,
+                                const SoftmaxState& softmax, const Output<G>& output) {
+  store_state<G>(softmax, shared.state());
+  device::sync_block();
+  auto* largest = reinterpret_cast<float*>(shared.base + G::kScoreAt);
+  if (slice_is_fp8(G::kFormat, device::thread_index() / 32))
+    store_direct<G, true>(p, token, first_head, shared.state(), largest, output);
+  else
+    store_direct<G, false>(p, token, first_head, shared.state(), largest, output);
+}
+
+template <typename G, bool kCluster>
+FATHOM_DEVICE void leave_partial(const Partials<G, kCluster>& partials, int split, const SoftmaxState& softmax,
+                                 const Output<G>& output) {
+  device::sync_block();  // the last tiles have been read
+  if constexpr (kCluster) {
+    store_state<G>(softmax, reinterpret_cast<float*>(partials.base + G::kClusterStateAt));
+  } else {
+    store_state<G>(softmax, partials.state(split));
+  }
+  device::Float4* quads;
+  if constexpr (kCluster) quads = reinterpret_cast<device::Float4*>(partials.base + G::kWeightBytes);
+  else quads = partials.quads(split);
+  if (slice_is_fp8(G::kFormat, device::thread_index() / 32)) store_quads<G, true>(quads, output);
+  else store_quads<G, false>(quads, output);
+}
+
+/// Meets the other splits of the unit and does this block's part of the final sum.
+template <typename G>
+FATHOM_DEVICE void finish_together(const Shared<G>& shared, const Params& p, int token, int first_head, int unit,
+                                   int split, int blocks, uint64_t arrivals_before, const SoftmaxState& softmax,
+                                   const Output<G>& output) {
+  const Partials<G, false> partials{p, shared.base, unit};
+  leave_partial<G, false>(partials, split, softmax, output);
+  device::sync_block();
+  if (device::thread_index() == 0) shared.flags()[0] = arrive(p, unit, split, blocks, arrivals_before);
+  device::sync_block();
+  const uint32_t parts = shared.flags()[0];
+  if (!parts) return;
+  auto* weight = reinterpret_cast<float*>(shared.base);
+  split_weights<G, false>(partials, token, first_head, blocks, (parts & 1) != 0, weight);
+  device::sync_block();
+  for (int part = 0; part < blocks; ++part)
+    if (parts >> part & 1) combine_part<G, false>(partials, token, first_head, blocks, weight, part, blocks);
+}
+
+template <typename G>
+FATHOM_DEVICE void finish_in_cluster(const Shared<G>& shared, const Params& p, int token, int first_head, int split,
+                                     int splits, int blocks, const SoftmaxState& softmax, const Output<G>& output) {
+  const Partials<G, true> partials{p, shared.base, 0};
+  if (split < blocks) leave_partial<G, true>(partials, split, softmax, output);
+  device::sync_cluster();
+  auto* weight = reinterpret_cast<float*>(shared.base);
+  split_weights<G, true>(partials, token, first_head, blocks, split == 0, weight);
+  device::sync_block();
+  combine_part<G, true>(partials, token, first_head, blocks, weight, split, splits);
+  device::sync_cluster();  // nobody leaves while its shared memory is read
+}
+
+/// The block's whole work. The grid is (splits, groups of heads, tokens); in a cluster launch a cluster is one row of it.
+template <typename G, bool kCluster>
+FATHOM_DEVICE void decode_block(const Params& p, std::byte* shared_base) {
+  const Shared<G> shared{shared_base};
+  const int split = device::block_x(), splits = device::grid_x(), token = device::block_z();
+  const int first_head = device::block_y() * G::kHeads, unit = token * device::grid_y() + device::block_y();
+
+  Walk<G> walk = begin_walk<G>(shared, p, token, split, splits);
+  const int blocks = walk.share.blocks;
+  if (split >= blocks && (!kCluster || blocks == 1)) return;
+  uint64_t arrivals_before = 0;
+  if (!kCluster && blocks > 1 && device::thread_index() == 0) arrivals_before = device::load_acquire(p.arrivals + unit);
+
+  device::sync_block();
+FATHOM_UNROLL
+  for (int tile = 0; tile < G::kStages; ++tile) {
+    if (tile < walk.share.tiles) start_tile<G>(shared, p.q, tile);
+    device::copy_async_commit();
+  }
+  Query<G> query;
+  load_query<G>(p, token, first_head, query);
+  SoftmaxState softmax;
+  Output<G> output;
+  if (!slice_is_fp8(G::kFormat, device::thread_index() / 32)) output.unit = 127;
+  walk_tiles<G>(shared, p, walk, query, softmax, output);
+  device::copy_async_wait<0>();
+  if (output.unit != 127) output.scale_by(power_of_two(output.unit - 127));
+
+  if (blocks == 1) finish_alone<G>(shared, p, token, first_head, softmax, output);
+  else if constexpr (kCluster)
+    finish_in_cluster<G>(shared, p, token, first_head, split, splits, blocks, softmax, output);
+  else
+    finish_together<G>(shared, p, token, first_head, unit, split, blocks, arrivals_before, softmax, output);
+}
+
+}  // namespace fathom::ops::sparse_decode

@@ -1,0 +1,108 @@
+// Where things lie during sparse attention decode: rows in shared memory, channels in registers, swizzles.
+//
+// A block of 8 warps works on `heads` = 16 * kMTiles heads and walks its rows in tiles of kTileRows. With g = lane / 4
+// and t = lane % 4 as in mma.m16n8k16:
+//   scores  S[heads, rows] = Q K^T   each warp takes kGroupsPerWarp groups of 64 channels for 1/kHeadGroups of the heads;
+//                                    partial sums over the channels meet in shared memory
+//   output  O[heads, 512] += P V     warp w owns channels 64 w .. 64 w + 63 of all heads
+// Both products read the one staged copy of the rows. The order of channels inside a product's inner dimension is free
+// as long as both factors agree, and so is the order of output columns; it is chosen so that an fp8 row is read in
+// 16-byte (K) and 8-byte (V) pieces that are decoded in registers, with no transposition and no bank conflict.
+// Everything here is plain arithmetic, tested on the host.
+#pragma once
+
+#include <cstdint>
+
+#include "ops/kv_rows.h"
+
+namespace fathom::ops::sparse_decode {
+
+inline constexpr int kThreads = 256;
+inline constexpr int kWarps = kThreads / 32;
+inline constexpr int kGroup = 64;          // channels of one slice: one KV scale group
+inline constexpr int kRopeGroup = 7;       // the slice that carries RoPE
+inline constexpr int kRingTiles = 8;       // tiles whose row addresses are kept
+
+/// Physical row, within a tile, of the row at logical position p. With a row stride of 96 (mod 128) bytes this makes
+/// both kinds of access conflict-free: K pieces of positions (2i, 2i+1), and V pieces of positions 2t + const.
+FATHOM_HOST_DEVICE constexpr int physical_row(int p) {
+  const int low = p & 7, swapped = (low & 1) << 1 | (low >> 1 & 1);
+  return (p & ~7) | ((swapped ^ (low >> 2 << 1)) | (low & 4));
+}
+
+/// Byte offset of 32-byte piece holding (head, row p) inside a [heads][rows] fp32 score tile, swizzled.
+template <int kRows>
+FATHOM_HOST_DEVICE constexpr int score_offset(int head, int p) {
+  const int swizzle = kRows == 16 ? (head >> 1 & 1) : (head & 3);
+  return head * kRows * 4 + (((p >> 3) ^ swizzle) << 5) + (p & 7) * 4;
+}
+
+/// Byte offset of 16-byte piece `piece` (rows 8 piece .. 8 piece + 7) of head's row in a [heads][rows] fp16 tile.
+template <int kRows>
+FATHOM_HOST_DEVICE constexpr int probability_piece(int head, int piece) {
+  constexpr int kPieces = kRows / 8, kHeadsPer128 = 8 / kPieces;
+  return head * kRows * 2 + ((piece ^ (head / kHeadsPer128 & (kPieces - 1))) << 4);
+}
+
+/// Rows of this slice hold fp8 codes (else bf16 channels).
+FATHOM_HOST_DEVICE constexpr bool slice_is_fp8(RowFormat format, int slice) {
+  return format == RowFormat::v4 && slice != kRopeGroup;
+}
+
+/// Output fragments are kept, stored and combined as quads of four floats. Quad q = 4 * half + j of (m-tile, slice) holds,
+/// for head 16 m + g + 8 half, two pairs of neighbouring channels of the slice: those at first_pair and second_pair.
+FATHOM_HOST_DEVICE constexpr int first_pair(bool fp8, int j, int t) { return fp8 ? 16 * t + 4 * j : 16 * j + 2 * t; }
+FATHOM_HOST_DEVICE constexpr int second_pair(bool fp8, int j, int t) {
+  return fp8 ? 16 * t + 4 * j + 2 : 16 * j + 8 + 2 * t;
+}
+
+/// Sizes of one kernel instance and its map of shared memory.
+template <RowFormat kFormat_, int kMTiles_, int kHeadGroups_, int kTileRows_, int kStages_>
+struct Geometry {
+  static constexpr RowFormat kFormat = kFormat_;
+  static constexpr int kMTiles = kMTiles_, kHeadGroups = kHeadGroups_, kTileRows = kTileRows_, kStages = kStages_;
+  static constexpr int kHeads = 16 * kMTiles;
+  static constexpr int kGroupsPerWarp = kHeadGroups;  // 8 groups over 8 / kHeadGroups warps
+  static constexpr int kSlices = kWarps / kHeadGroups;
+  static constexpr int kScoreMTiles = kMTiles / kHeadGroups;
+  static_assert(kMTiles % kHeadGroups == 0 && kTileRows % 16 == 0 && kStages >= 4 && kStages <= kRingTiles);
+  static_assert(kRingTiles * kTileRows <= kThreads);
+
+  // Whether bf16 values meet probabilities of 11 bits (two products) or 8; for V4 rows they are an eighth of the work.
+  static constexpr bool kExactProbability = kFormat == RowFormat::bf16 || kMTiles == 1;
+
+  static constexpr int kRowStride = kFormat == RowFormat::v4 ? 608 : 1040;
+  static constexpr int kScaleOffset = 576;  // V4: the row's scale bytes follow its data
+  static constexpr int kStageBytes = kTileRows * kRowStride;
+
+  // One thread reduces kScoresPerThread neighbouring rows of one head; kLanesPerHead lanes share the head.
+  static constexpr int kScoresPerThread = kMTiles * kTileRows / 16;
+  static constexpr int kLanesPerHead = 16 / kMTiles;
+  static_assert(kScoresPerThread == 1 || kScoresPerThread == 2 || kScoresPerThread == 4);
+
+  static constexpr int kScoreBytes = kHeads * kTileRows * 4;        // one slice's partial scores of a tile
+  static constexpr int kScoreBuffer = kSlices * kScoreBytes;
+  static constexpr int kProbabilityBuffer = kHeads * kTileRows * 2;
+
+  static constexpr int kStageAt = 0;
+  static constexpr int kScoreAt = kStageAt + kStages * kStageBytes;
+  static constexpr int kProbabilityAt = kScoreAt + 2 * kScoreBuffer;
+  static constexpr int kCorrectionAt = kProbabilityAt + 2 * kProbabilityBuffer;   // float [2][heads]
+  static constexpr int kChangedAt = kCorrectionAt + 2 * kHeads * 4;               // byte [2][warps]
+  static constexpr int kRowDataAt = kChangedAt + 2 * kWarps;                      // pointer [ring][rows]
+  static constexpr int kRowScaleAt = kRowDataAt + kRingTiles * kTileRows * 8;     // pointer [ring][rows]
+  static constexpr int kRowBiasAt = kRowScaleAt + kRingTiles * kTileRows * 8;     // float [ring][rows]: 0 or -inf
+  static constexpr int kStateAt = kRowBiasAt + kRingTiles * kTileRows * 4;        // float2 [heads]: reference, sum
+  static constexpr int kFlagAt = kStateAt + kHeads * 8;                           // 16 bytes
+  static constexpr int kSharedBytes = kFlagAt + 16;
+
+  // After the walk the stages and score buffers are free: weights [heads][32], then (clusters) partial outputs.
+  static constexpr int kWeightBytes = kHeads * 32 * 4;
+  static constexpr int kQuads = kMTiles * kWarps * 8 * 32;  // 16-byte quads of one block's partial output
+  static_assert(kWeightBytes <= kStateAt);
+  static constexpr int kClusterStateAt = kWeightBytes + kQuads * 16;  // float2 [heads]
+  static constexpr int kClusterSharedBytes =
+      kClusterStateAt + kHeads * 8 > kSharedBytes ? kClusterStateAt + kHeads * 8 : kSharedBytes;
+};
+
+}  // namespace fathom::ops::sparse_decode

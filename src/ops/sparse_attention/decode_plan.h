@@ -1,0 +1,36 @@
+// How sparse attention decode is laid over a GPU: which kernel instance, how many splits of the rows.
+//
+// A plan comes from static shapes alone: tokens, heads, the most rows a token may have, and the number of SMs. The
+// kernel adapts it to the real lengths: a token uses as many splits as it has work for, the other blocks leave at once.
+#pragma once
+
+#include "ops/sparse_attention/sparse_attention.h"
+
+namespace fathom::ops::sparse_decode {
+
+struct Plan {
+  int block_heads = 64;  // 16, 32 or 64 heads share a staged row
+  int splits = 1;        // blocks over the rows of a token, at most 32 (16 in a cluster)
+  bool cluster = false;  // sm_90: splits meet in a cluster
+};
+
+/// The fastest known plan.
+Plan choose_plan(const SparseAttentionArgs& args, const DeviceInfo& device, bool cluster);
+
+/// A plan whose results do not depend on how many tokens are computed together: only heads and most rows matter.
+Plan choose_exact_plan(const SparseAttentionArgs& args);
+
+/// Layout of the workspace. The first `zeroed` bytes must be zero before the very first launch and are left fit for the
+/// next one; the rest may hold anything.
+struct Workspace {
+  size_t zeroed = 0, state_at = 0, partial_at = 0, total = 0;
+};
+Workspace workspace_for(const SparseAttentionArgs& args, const Plan& plan);
+
+/// Whether the CUDA kernels take arguments of these shapes and strides (16-byte aligned rows, at most 65,535 tokens).
+bool shapes_fit(const SparseAttentionArgs& args);
+
+/// Launches one plan. Throws fathom::Error when CUDA refuses.
+void run_plan(const SparseAttentionArgs& args, const Launch& launch, const Plan& plan);
+
+}  // namespace fathom::ops::sparse_decode
