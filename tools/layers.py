@@ -4,7 +4,7 @@
 Layers     a folder of src/ includes only from the folders that LAYERS allows it (its tests and benchmarks may use more).
            Device code (.cu, .cuh and everything it includes) uses the standard library and the CUDA toolkit alone.
            Headers that take seconds to compile stay out of our own headers.
-Headers    #pragma once; no "using namespace".
+Headers    #pragma once (not in the -inl.h files that Highway includes once for each target); no "using namespace".
 Sizes      files: a warning past 500 lines, an error past 600; functions: an error past 120 lines.
 
 usage: layers.py [ROOT]     exit status 1 when there is an error; warnings alone are 0
@@ -139,7 +139,7 @@ class Checker:
             for number, line in enumerate(text.splitlines(), 1) if (found := INCLUDE.match(line))]
         self.check_size(path, text, code)
         if is_header:
-            if not re.search(r"^#pragma once$", text, re.M):
+            if not re.search(r"^#pragma once$", text, re.M) and not path.name.endswith("-inl.h"):
                 self.error(path, 1, "header without #pragma once")
             for number, line in enumerate(code.splitlines(), 1):
                 if re.search(r"\busing\s+namespace\b", line):
@@ -163,6 +163,8 @@ class Checker:
     def check_include(self, path, number, name):
         parts = path.relative_to(self.root).parts
         if parts[0] != "src":
+            return
+        if THIRD_PARTY.match(name):
             return
         if not any((self.root / base / name).is_file() for base in ("src", "include")):
             self.error(path, number, f'"{name}" is not a file below src/ or include/ (paths start there)')
