@@ -19,10 +19,14 @@ inline float mean_square(std::span<const float> x) {
   return static_cast<float>(sum / static_cast<double>(x.size()));
 }
 
-inline float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
-inline float silu(float x) { return x / (1.0f + std::exp(-x)); }
+/// exp and log1p of an fp32 value, rounded once: the same bits with any math library.
+inline float exp(float x) { return static_cast<float>(std::exp(static_cast<double>(x))); }
+inline float log1p(float x) { return static_cast<float>(std::log1p(static_cast<double>(x))); }
+
+inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+inline float silu(float x) { return x / (1.0f + exp(-x)); }
 /// Identity above 20, as the official code has it.
-inline float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(std::min(x, 20.0f))); }
+inline float softplus(float x) { return x > 20.0f ? x : log1p(exp(std::min(x, 20.0f))); }
 
 /// A row of bf16 values widened to fp32.
 inline std::vector<float> widen(View<const bf16, 1> row) {

@@ -25,8 +25,8 @@ float pool(std::span<const Sample> samples) {
   float top = -std::numeric_limits<float>::infinity();
   for (const Sample& v : samples) top = std::max(top, v.g);
   double sum = 0, total = 0;
-  for (const Sample& v : samples) sum += std::exp(v.g - top);
-  for (const Sample& v : samples) total += double{std::exp(v.g - top) / static_cast<float>(sum) * v.k};
+  for (const Sample& v : samples) sum += double{exact::exp(v.g - top)};
+  for (const Sample& v : samples) total += double{exact::exp(v.g - top) / static_cast<float>(sum) * v.k};
   return static_cast<float>(total);
 }
 

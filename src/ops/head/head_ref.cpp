@@ -1,3 +1,4 @@
+#include "base/threads.h"
 #include "ops/exact.h"
 #include "ops/head/head.h"
 
@@ -16,11 +17,13 @@ void head_ref(const HeadArgs& a, const Launch&) {
     for (int64_t i = 0; i < d; ++i) a.hidden(r, i) = to_bf16(h[static_cast<size_t>(i)]);
     exact::rmsnorm(h, a.norm, a.rms_eps);
     for (int64_t i = 0; i < d; ++i) a.normed(r, i) = to_bf16(h[static_cast<size_t>(i)]);
-    for (int64_t v = 0; v < a.weight.size[0]; ++v) {
-      double sum = 0;
-      for (int64_t i = 0; i < d; ++i) sum += double{h[static_cast<size_t>(i)]} * double{to_float(a.weight(v, i))};
-      a.logits(r, v) = static_cast<float>(sum);
-    }
+    parallel_for(a.weight.size[0], 64, [&](int64_t begin, int64_t end) {
+      for (int64_t v = begin; v < end; ++v) {
+        double sum = 0;
+        for (int64_t i = 0; i < d; ++i) sum += double{h[static_cast<size_t>(i)]} * double{to_float(a.weight(v, i))};
+        a.logits(r, v) = static_cast<float>(sum);
+      }
+    });
   }
 }
 

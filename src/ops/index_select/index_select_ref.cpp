@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "base/threads.h"
 #include "ops/exact_rows.h"
 
 namespace fathom::ops {
@@ -40,7 +41,7 @@ float score(const IndexSelectArgs& a, int64_t t, int64_t slot) {
 }  // namespace
 
 void index_select_ref(const IndexSelectArgs& a, const Launch&) {
-  for (int64_t t = 0; t < a.q.size[0]; ++t) {
+  parallel_for(a.q.size[0], 1, [&](int64_t t, int64_t) {
     const int32_t visible = a.visible(t), kept = std::min(visible, a.topk);
     const auto slot = [&](int32_t entry) {
       return a.pages(a.sequence(t), entry / a.keys.page_rows) * a.keys.page_rows + entry % a.keys.page_rows;
@@ -58,7 +59,7 @@ void index_select_ref(const IndexSelectArgs& a, const Launch&) {
     }
     for (int32_t i = 0; i < a.topk; ++i) a.index(t, i) = i < kept ? slot(order[static_cast<size_t>(i)]) : -1;
     a.length(t) = kept;
-  }
+  });
 }
 
 }  // namespace fathom::ops

@@ -1,3 +1,4 @@
+#include "base/threads.h"
 #include "ops/exact.h"
 #include "ops/output_project/output_project.h"
 
@@ -6,7 +7,7 @@ namespace fathom::ops {
 void output_project_ref(const OutputProjectArgs& a, const Launch&) {
   const int64_t dim = a.o.size[2], heads = a.o.size[1] / a.groups, width = heads * dim;
   const int64_t rank = a.wo_a.codes.size[0] / a.groups;
-  for (int64_t t = 0; t < a.o.size[0]; ++t) {
+  parallel_for(a.o.size[0], 1, [&](int64_t t, int64_t) {
     std::vector<float> z(static_cast<size_t>(a.groups * rank));
     for (int64_t n = 0; n < a.groups * rank; ++n) {
       const int64_t group = n / rank;
@@ -19,7 +20,7 @@ void output_project_ref(const OutputProjectArgs& a, const Launch&) {
       a.z(t, n) = to_bf16(z[static_cast<size_t>(n)]);
     }
     exact::act_quant(z, &a.z_codes(t, 0), &a.z_scale(t, 0));
-  }
+  });
 }
 
 }  // namespace fathom::ops

@@ -1,3 +1,4 @@
+#include "base/threads.h"
 #include "ops/exact.h"
 #include "ops/residual_mix/residual_mix.h"
 
@@ -11,7 +12,7 @@ void sinkhorn(float (&c)[kN][kN], int iterations, float eps) {
   for (auto& row : c) {
     const float top = *std::max_element(row, row + kN);
     double sum = 0;
-    for (float& v : row) v = std::exp(v - top), sum += v;
+    for (float& v : row) v = exact::exp(v - top), sum += v;
     for (float& v : row) v = v / static_cast<float>(sum) + eps;
   }
   const auto columns = [&] {
@@ -72,10 +73,10 @@ void pre_part(const ResidualMixArgs& a, int64_t t) {
 }  // namespace
 
 void residual_mix_ref(const ResidualMixArgs& a, const Launch&) {
-  for (int64_t t = 0; t < a.streams.size[0]; ++t) {
+  parallel_for(a.streams.size[0], 1, [&](int64_t t, int64_t) {
     if (a.y.data) post_part(a, t);
     if (a.fn.data) pre_part(a, t);
-  }
+  });
 }
 
 }  // namespace fathom::ops
