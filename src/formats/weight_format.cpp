@@ -1,6 +1,7 @@
 #include "formats/weight_format.h"
 
-#include <cmath>
+#include <algorithm>
+#include <bit>
 #include <cstring>
 #include <initializer_list>
 
@@ -53,6 +54,22 @@ int64_t find_bad(std::span<const std::byte> bytes, Bad&& bad) {
   return -1;
 }
 
+/// The first element whose bits under `mask` are all ones, or -1; `mask` lies just below the sign bit, so adding its
+/// lowest bit carries into the sign exactly then. Eight bytes are tested at a time.
+template <typename T>
+int64_t find_all_ones(std::span<const std::byte> bytes, T mask) {
+  constexpr uint64_t lanes = ~uint64_t{0} / static_cast<T>(~T{0});  // 1 in each lane
+  const uint64_t masks = lanes * mask, lowest = lanes * static_cast<T>(mask & -mask);
+  constexpr uint64_t signs = lanes << (8 * sizeof(T) - 1);
+  for (size_t at = 0; at < bytes.size(); at += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes.data() + at, std::min<size_t>(8, bytes.size() - at));
+    if (const uint64_t hits = ((word & masks) + lowest) & signs; hits != 0)
+      return static_cast<int64_t>((at + static_cast<size_t>(std::countr_zero(hits)) / 8) / sizeof(T));
+  }
+  return -1;
+}
+
 int64_t find_not_finite(DType type, std::span<const std::byte> bytes) {
   switch (type) {
     case DType::f8_e8m0: {
@@ -60,13 +77,13 @@ int64_t find_not_finite(DType type, std::span<const std::byte> bytes) {
       return hit ? static_cast<const std::byte*>(hit) - bytes.data() : -1;
     }
     case DType::f8_e4m3:
-      return find_bad<uint8_t>(bytes, [](uint8_t v) { return (v & 0x7F) == 0x7F; });
+      return find_all_ones<uint8_t>(bytes, 0x7F);
     case DType::bf16:
-      return find_bad<uint16_t>(bytes, [](uint16_t v) { return (v & 0x7F80) == 0x7F80; });
+      return find_all_ones<uint16_t>(bytes, 0x7F80);
     case DType::f16:
-      return find_bad<uint16_t>(bytes, [](uint16_t v) { return (v & 0x7C00) == 0x7C00; });
+      return find_all_ones<uint16_t>(bytes, 0x7C00);
     case DType::f32:
-      return find_bad<uint32_t>(bytes, [](uint32_t v) { return (v & 0x7F800000) == 0x7F800000; });
+      return find_all_ones<uint32_t>(bytes, 0x7F800000);
     default:
       return -1;
   }

@@ -43,6 +43,25 @@ TEST(WeightScan, NanScalesAreFoundWithTheirIndex) {
   EXPECT_EQ(complaint<uint16_t>(DType::bf16, {0x7F7F, 0xFF7F, 0}, check_finite), "no error");
 }
 
+TEST(WeightScan, ANanIsFoundAtEveryPlaceOfAnyLength) {
+  for (size_t n = 1; n < 40; ++n) {
+    for (size_t at = 0; at < n; ++at) {
+      std::vector<uint8_t> codes(n, 0x7E);
+      codes[at] = 0xFF;
+      EXPECT_EQ(complaint(DType::f8_e4m3, codes, check_finite),
+                fmt::format("tensor t: element {} of F8_E4M3 [{}] is NaN or infinite (damaged file?)", at, n));
+      std::vector<float> values(n, std::numeric_limits<float>::max());
+      values[at] = -std::numeric_limits<float>::infinity();
+      EXPECT_EQ(complaint(DType::f32, values, check_finite),
+                fmt::format("tensor t: element {} of F32 [{}] is NaN or infinite (damaged file?)", at, n));
+      std::vector<uint16_t> halves(n, 0xFBFF);
+      halves[at] = 0x7E00;
+      EXPECT_EQ(complaint(DType::f16, halves, check_finite),
+                fmt::format("tensor t: element {} of F16 [{}] is NaN or infinite (damaged file?)", at, n));
+    }
+  }
+}
+
 TEST(WeightScan, ScalesMustBePositive) {
   EXPECT_EQ(complaint<float>(DType::f32, {1, 0}, check_scales),
             "tensor t: element 1 of F32 [2] is no scale: it is not positive (damaged file?)");
