@@ -1,18 +1,19 @@
-// Products of matrices y = x . w^T with w decoded on the fly, for one Highway target at a time.
+// Products of matrices y = x . w^T with w decoded on the fly.
 //
 // The order of additions of one y[m, n] is fixed: per 512 columns, four lane sums in column order, then
 // (l0 + l2) + (l1 + l3), then the partial results in order. It depends on the columns alone, so a row of y has the same
 // bits whatever the number of rows, and whichever kernel computes it.
-#if defined(FATHOM_OPS_CPU_PRODUCT_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef FATHOM_OPS_CPU_PRODUCT_INL_H_
-#undef FATHOM_OPS_CPU_PRODUCT_INL_H_
-#else
-#define FATHOM_OPS_CPU_PRODUCT_INL_H_
-#endif
+#include "ops/cpu/product.h"
 
-#include "ops/cpu/matrix.h"
+// clang-format off: the order matters
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "ops/cpu/product.cpp"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/simd-inl.h"
+#include "ops/cpu/targets.h"
+// clang-format on
 
 HWY_BEFORE_NAMESPACE();
 namespace fathom::ops::HWY_NAMESPACE {
@@ -319,8 +320,7 @@ void multiply_as(const Matrix& w, int64_t n0, int64_t n1, const float* const* x,
 
 /// y[m, n - n0] = x[m] . w[n] for rows [n0, n1) of w, on this thread. Every row of y has room for n1 - n0 rounded up to
 /// whole groups; n0 is a multiple of kGroup.
-inline void multiply(const Matrix& w, int64_t n0, int64_t n1, const float* const* x, int64_t m, float* y,
-                     int64_t y_pitch) {
+void multiply(const Matrix& w, int64_t n0, int64_t n1, const float* const* x, int64_t m, float* y, int64_t y_pitch) {
   if (m <= 0) return;
   switch (w.codec) {
     case Codec::f32:
@@ -339,7 +339,7 @@ inline void multiply(const Matrix& w, int64_t n0, int64_t n1, const float* const
 // ------------------------------------------------------------------------------------------------ activations
 
 /// bf16 row -> fp32 in pair order, zeros up to the pitch.
-inline void prepare_bf16(const bf16* x, int64_t columns, float* out) {
+void prepare_bf16(const bf16* x, int64_t columns, float* out) {
   const D4 d;
   const U32<D4> du;
   int64_t k = 0;
@@ -349,7 +349,7 @@ inline void prepare_bf16(const bf16* x, int64_t columns, float* out) {
     hn::StoreU(even, d, out + k);
     hn::StoreU(odd, d, out + k + 4);
   }
-  for (const int64_t end = x_pitch(columns); k < end; k += 8)
+  for (const int64_t end = cpu::x_pitch(columns); k < end; k += 8)
     for (int64_t i = 0; i < 8; ++i) out[k + i % 2 * 4 + i / 2] = k + i < columns ? to_float(x[k + i]) : 0.0f;
 }
 
@@ -395,12 +395,54 @@ void prepare_fp8(const e4m3* codes, const e8m0* scale, int64_t columns, float* o
 }
 
 /// The column order that the codec of a weight asks for.
-inline void prepare_fp8_for(Codec codec, const e4m3* codes, const e8m0* scale, int64_t columns, float* out) {
+void prepare_fp8_for(Codec codec, const e4m3* codes, const e8m0* scale, int64_t columns, float* out) {
   if (codec == Codec::mxfp4 || codec == Codec::nvfp4) return prepare_fp8<true>(codes, scale, columns, out);
   prepare_fp8<false>(codes, scale, columns, out);
 }
 
-#endif  // HWY_SCALAR
+bool simd() {
+  return true;
+}
+
+#else  // HWY_SCALAR: nothing here is called
+
+bool simd() {
+  return false;
+}
+void multiply(const cpu::Matrix&, int64_t, int64_t, const float* const*, int64_t, float*, int64_t) {}
+void prepare_bf16(const bf16*, int64_t, float*) {}
+void prepare_fp8_for(cpu::Codec, const e4m3*, const e8m0*, int64_t, float*) {}
+
+#endif
 }  // namespace fathom::ops::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace fathom::ops {
+
+HWY_EXPORT(simd);
+HWY_EXPORT(multiply);
+HWY_EXPORT(prepare_bf16);
+HWY_EXPORT(prepare_fp8_for);
+
+namespace cpu {
+
+bool have_simd() {
+  return HWY_DYNAMIC_DISPATCH(simd)();
+}
+
+void multiply(const Matrix& w, int64_t n0, int64_t n1, const float* const* x, int64_t m, float* y, int64_t y_pitch) {
+  HWY_DYNAMIC_DISPATCH(multiply)(w, n0, n1, x, m, y, y_pitch);
+}
+
+void prepare_bf16(const bf16* x, int64_t columns, float* out) {
+  HWY_DYNAMIC_DISPATCH(prepare_bf16)(x, columns, out);
+}
+
+void prepare_fp8(Codec codec, const e4m3* codes, const e8m0* scale, int64_t columns, float* out) {
+  HWY_DYNAMIC_DISPATCH(prepare_fp8_for)(codec, codes, scale, columns, out);
+}
+
+}  // namespace cpu
+}  // namespace fathom::ops
 #endif
