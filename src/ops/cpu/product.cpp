@@ -5,14 +5,15 @@
 // bits whatever the number of rows, and whichever kernel computes it.
 #include "ops/cpu/product.h"
 
-// clang-format off: the order matters
+// The order of these matters.
+// clang-format off
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/product.cpp"
+#include "ops/cpu/targets.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/simd-inl.h"
-#include "ops/cpu/targets.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();

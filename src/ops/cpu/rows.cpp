@@ -4,14 +4,15 @@
 #include <cmath>
 #include <cstring>
 
-// clang-format off: the order matters
+// The order of these matters.
+// clang-format off
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "ops/cpu/rows.cpp"
-#include "hwy/contrib/math/math-inl.h"
+#include "ops/cpu/targets.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "hwy/contrib/math/math-inl.h"
 #include "ops/cpu/simd-inl.h"
-#include "ops/cpu/targets.h"
 // clang-format on
 
 HWY_BEFORE_NAMESPACE();
