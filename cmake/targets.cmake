@@ -28,7 +28,7 @@ function(fathom_library name)
   if(sources)
     add_library(fathom_${name} STATIC ${sources})
     target_include_directories(fathom_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
-    target_link_libraries(fathom_${name} PUBLIC ${deps} fmt::fmt-header-only Threads::Threads)
+    target_link_libraries(fathom_${name} PUBLIC ${deps} fmt::fmt Threads::Threads)
   else()  # nothing here yet: pass the dependencies on
     add_library(fathom_${name} INTERFACE)
     target_link_libraries(fathom_${name} INTERFACE ${deps})
