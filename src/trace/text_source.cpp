@@ -37,10 +37,13 @@ class PlainSource final : public TextSource {
 
 /// A block of inflated text with room in front, where the rest of the window before it is put.
 struct Block {
-  static constexpr size_t headroom = size_t{1} << 20;
   std::unique_ptr<char[]> storage;
-  size_t size = 0;
+  size_t headroom = 0, size = 0;
   char* text() const { return storage.get() + headroom; }
+
+  static Block make(size_t headroom, size_t size) {
+    return {std::unique_ptr<char[]>(new char[headroom + size]), headroom, size};
+  }
 };
 
 class GzipSource final : public TextSource {
@@ -91,16 +94,14 @@ class GzipSource final : public TextSource {
  private:
   /// Puts `rest` in front of the block; the window then lives in current_.
   std::string_view join(std::string_view rest, Block block) {
-    if (rest.size() <= Block::headroom) {
+    if (rest.size() <= block.headroom) {
       char* begin = block.text() - rest.size();
       std::memcpy(begin, rest.data(), rest.size());
       const std::string_view joined(begin, rest.size() + block.size);
       current_ = std::move(block);
       return joined;
     }
-    Block larger;
-    larger.size = rest.size() + block.size;
-    larger.storage.reset(new char[Block::headroom + larger.size]);
+    Block larger = Block::make(0, rest.size() + block.size);
     std::memcpy(larger.text(), rest.data(), rest.size());
     std::memcpy(larger.text() + rest.size(), block.text(), block.size);
     current_ = std::move(larger);
@@ -121,8 +122,7 @@ class GzipSource final : public TextSource {
     std::string damage;
     try {
       for (;;) {
-        Block block;
-        block.storage.reset(new char[Block::headroom + block_bytes_]);
+        Block block = Block::make(std::min(block_bytes_, size_t{1} << 20), block_bytes_);
         try {
           block.size = reader_.read({block.text(), block_bytes_});
         } catch (const Error& e) {
