@@ -126,7 +126,7 @@ void Checkpoint::add_file(const fs::path& path) {
 void Checkpoint::check_strays(const CheckpointIndex& index, const fs::path& path) const {
   for (const fs::directory_entry& entry : fs::directory_iterator(folder_)) {
     const std::string name = entry.path().filename().string();
-    if (!name.starts_with("model-") || !name.ends_with(".safetensors")) continue;
+    if (name != "model.safetensors" && !(name.starts_with("model-") && name.ends_with(".safetensors"))) continue;
     if (std::find(index.files.begin(), index.files.end(), name) == index.files.end())
       fail("{}: the shard is not named in {} (left over from another revision? remove it)", shown(entry.path()),
            shown(path.filename()));

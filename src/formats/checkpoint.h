@@ -1,7 +1,8 @@
 // A checkpoint folder: config.json, model.safetensors.index.json and the shards it names, or one model.safetensors.
 //
 // Opening checks everything that can be checked without reading weights: the index and the shards agree tensor by
-// tensor and byte by byte, and no name leaves the folder. Spec: deepseek-v4.md section 5.
+// tensor and byte by byte, and no name leaves the folder. Whether these are the tensors that the config implies is the
+// next check, check_inventory() of formats/inventory.h. Spec: deepseek-v4.md section 5.
 #pragma once
 
 #include <cstdint>

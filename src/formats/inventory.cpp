@@ -345,4 +345,14 @@ CheckpointLayout check_inventory(const ModelConfig& config, const TensorTable& t
   }
 }
 
+void check_values(const ModelConfig& config, const TensorInfo& tensor, std::span<const std::byte> bytes) {
+  const std::string_view name = tensor.name, last = name.substr(name.rfind('.') + 1);
+  if (last == "tid2eid")
+    check_ids(tensor, bytes, config.num_experts);
+  else if (last == "scale" || last == "weight_scale" || last == "weight_scale_2" || last == "input_scale")
+    check_scales(tensor, bytes);
+  else
+    check_finite(tensor, bytes);
+}
+
 }  // namespace fathom

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -41,5 +42,9 @@ CheckpointLayout recognise_layout(const ModelConfig& config, const TensorTable& 
 /// recognise_layout, then the check both ways of names, types and shapes. Throws Error with the counts and the first
 /// few names; `where` names the checkpoint in it.
 CheckpointLayout check_inventory(const ModelConfig& config, const TensorTable& tensors, const std::string& where);
+
+/// Checks the values of one tensor at load, by its name: scales as check_scales, gate.tid2eid as ids of experts, every
+/// other float as finite. Packed E2M1 has no bad values and is not read. Throws Error with the tensor and the index.
+void check_values(const ModelConfig& config, const TensorInfo& tensor, std::span<const std::byte> bytes);
 
 }  // namespace fathom

@@ -179,9 +179,9 @@ void check_scales(const TensorInfo& tensor, std::span<const std::byte> bytes) {
   if (tensor.dtype == DType::f8_e4m3)
     at = find_bad<uint8_t>(bytes, [](uint8_t v) { return v > 0x80; });
   else if (tensor.dtype == DType::f32)
-    at = find_bad<float>(bytes, [](float v) { return !(v > 0); });
+    at = find_bad<float>(bytes, [](float v) { return v < 0; });
   if (at >= 0)
-    fail("tensor {}: element {} of {} is no scale: it is not positive (damaged file?)", printable(tensor.name), at,
+    fail("tensor {}: element {} of {} is no scale: it is negative (damaged file?)", printable(tensor.name), at,
          describe(tensor));
 }
 

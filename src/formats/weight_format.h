@@ -38,7 +38,7 @@ WeightMatrix recognise_matrix(const TensorTable& tensors, std::string_view prefi
 /// BF16 and F16 NaN or infinity. Integer types pass. `bytes` are the tensor's bytes. For scales use check_scales.
 void check_finite(const TensorInfo& tensor, std::span<const std::byte> bytes);
 
-/// check_finite, and for F32 and E4M3 also that no scale is negative (and for F32 that none is 0).
+/// check_finite, and no scale (E8M0, E4M3 or F32) is negative.
 void check_scales(const TensorInfo& tensor, std::span<const std::byte> bytes);
 
 /// Throws Error when an element of the I64 or I32 tensor is outside [0, limit): ffn.gate.tid2eid.

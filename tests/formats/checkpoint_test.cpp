@@ -136,6 +136,13 @@ TEST_F(CheckpointFolder, IndexAndShardsMustAgree) {
             "F/model-00002-of-00002.safetensors: tensor a is also in model-00001-of-00002.safetensors");
 }
 
+TEST_F(CheckpointFolder, ASingleFileBesideAnIndexIsAmbiguous) {
+  folder_.write("model.safetensors", byte_file({"a"}));
+  EXPECT_EQ(complaint(),
+            "F/model.safetensors: the shard is not named in model.safetensors.index.json (left over from another "
+            "revision? remove it)");
+}
+
 TEST_F(CheckpointFolder, TheTotalSizeIsChecked) {
   std::string text = read_file(folder_.path() / "model.safetensors.index.json");
   text.replace(text.find("12"), 2, "13");

@@ -60,6 +60,16 @@ TEST(Fairy, CopiesAreTypedAndCheckedAgainstTheTensor) {
   EXPECT_THROW(checkpoint.copy_to<float>("layers.0.attn.attn_sink", std::span(small)), Error);
 }
 
+TEST(Fairy, EveryGoldenFileParses) {
+  int files = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(FATHOM_SOURCE_DIR "/tests/golden")) {
+    if (entry.path().extension() != ".safetensors") continue;
+    EXPECT_GT(SafetensorsFile(entry.path()).tensors().size(), 0u) << entry.path();
+    ++files;
+  }
+  EXPECT_GT(files, 10);
+}
+
 TEST(Fairy, ReleasedPagesAreReadAgain) {
   const Checkpoint checkpoint(fairy);
   const std::vector<bf16> before = checkpoint.copy<bf16>("embed.weight");

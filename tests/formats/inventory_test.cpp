@@ -129,6 +129,21 @@ TEST(Inventory, FairyPasses) {
   EXPECT_EQ(total_bytes(tensors), checkpoint.total_bytes());
 }
 
+TEST(Inventory, FairyHoldsOnlyHonestValuesAndSpoiltOnesAreFound) {
+  const Checkpoint checkpoint(FATHOM_SOURCE_DIR "/models/fairy");
+  const ModelConfig& c = checkpoint.config();
+  for (const TensorInfo& tensor : checkpoint.tensors().all())
+    EXPECT_NO_THROW(check_values(c, tensor, checkpoint.bytes(tensor))) << tensor.name;
+  const std::pair<const char*, uint8_t> spoilt[] = {
+      {"layers.3.ffn.experts.7.w2.scale", 255}, {"layers.0.ffn.gate.tid2eid", 16}, {"layers.1.attn.wq_a.weight", 0x7F}};
+  for (const auto& [name, code] : spoilt) {
+    const std::span<const std::byte> bytes = checkpoint.bytes(name);
+    std::vector<std::byte> copy(bytes.begin(), bytes.end());
+    copy[80] = std::byte{code};
+    EXPECT_THROW(check_values(c, checkpoint.info(name), copy), Error) << name;
+  }
+}
+
 /// A small model of this family, whose tables the tests below spoil.
 ModelConfig small(bool with_dspark = true) {
   ModelConfig c = flash();

@@ -62,12 +62,12 @@ TEST(WeightScan, ANanIsFoundAtEveryPlaceOfAnyLength) {
   }
 }
 
-TEST(WeightScan, ScalesMustBePositive) {
-  EXPECT_EQ(complaint<float>(DType::f32, {1, 0}, check_scales),
-            "tensor t: element 1 of F32 [2] is no scale: it is not positive (damaged file?)");
+TEST(WeightScan, ScalesMustNotBeNegative) {
+  EXPECT_EQ(complaint<float>(DType::f32, {1, 0, -1}, check_scales),
+            "tensor t: element 2 of F32 [3] is no scale: it is negative (damaged file?)");
   EXPECT_EQ(complaint<float>(DType::f32, {-1}, check_finite), "no error");
   EXPECT_EQ(complaint<uint8_t>(DType::f8_e4m3, {0x00, 0x80, 0x81}, check_scales),
-            "tensor t: element 2 of F8_E4M3 [3] is no scale: it is not positive (damaged file?)");
+            "tensor t: element 2 of F8_E4M3 [3] is no scale: it is negative (damaged file?)");
 }
 
 TEST(WeightScan, IdsMustBeBelowTheLimit) {
