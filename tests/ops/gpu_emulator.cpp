@@ -9,13 +9,17 @@
 namespace fathom::ops::device {
 namespace {
 
-float half_of(uint32_t word, int half) { return to_float(bf16{static_cast<uint16_t>(word >> 16 * half)}); }
+float half_of(uint32_t word, int half) {
+  return to_float(bf16{static_cast<uint16_t>(word >> 16 * half)});
+}
 
 float f16_of(uint32_t word, int half) {
   return static_cast<float>(std::bit_cast<_Float16>(static_cast<uint16_t>(word >> 16 * half)));
 }
 
-uint32_t f16_bits(float v) { return std::bit_cast<uint16_t>(static_cast<_Float16>(v)); }
+uint32_t f16_bits(float v) {
+  return std::bit_cast<uint16_t>(static_cast<_Float16>(v));
+}
 
 template <float (*kHalf)(uint32_t, int)>
 void multiply_matrices(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
@@ -64,9 +68,13 @@ uint32_t multiply_f16x2(uint32_t a, uint32_t b) {
   return f16_bits(f16_of(a, 0) * f16_of(b, 0)) | f16_bits(f16_of(a, 1) * f16_of(b, 1)) << 16;
 }
 
-uint32_t pack_f16x2(float low, float high) { return f16_bits(low) | f16_bits(high) << 16; }
+uint32_t pack_f16x2(float low, float high) {
+  return f16_bits(low) | f16_bits(high) << 16;
+}
 
-void unpack_f16x2(uint32_t v, float* low, float* high) { *low = f16_of(v, 0), *high = f16_of(v, 1); }
+void unpack_f16x2(uint32_t v, float* low, float* high) {
+  *low = f16_of(v, 0), *high = f16_of(v, 1);
+}
 
 void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   multiply_matrices<half_of>(d, a, b0, b1);

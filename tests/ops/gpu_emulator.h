@@ -22,7 +22,8 @@
 
 #define FATHOM_DEVICE inline
 #define FATHOM_UNROLL
-#define FATHOM_UNROLL_4
+#define FATHOM_UNROLL_8
+#define FATHOM_UNROLL_1
 
 namespace fathom::ops::device {
 
@@ -86,8 +87,12 @@ inline Machine& machine() {
   static Machine m;
   return m;
 }
-inline Fiber& self() { return *machine().current; }
-inline void yield() { swapcontext(&self().context, &machine().scheduler); }
+inline Fiber& self() {
+  return *machine().current;
+}
+inline void yield() {
+  swapcontext(&self().context, &machine().scheduler);
+}
 
 inline void arrive_and_wait(Barrier& b, int expected) {
   const int generation = b.generation;
@@ -123,14 +128,32 @@ void run_grid(int x, int y, int z, int threads, size_t shared_bytes, bool cluste
 
 }  // namespace emulator
 
-inline int thread_index() { return emulator::self().thread; }
-inline int block_x() { return emulator::self().block->x; }
-inline int block_y() { return emulator::self().block->y; }
-inline int block_z() { return emulator::self().block->z; }
-inline int grid_x() { return emulator::machine().grid_x; }
-inline int grid_y() { return emulator::machine().grid_y; }
-inline void sync_block() { emulator::arrive_and_wait(emulator::self().block->barrier, emulator::machine().threads); }
+inline int thread_index() {
+  return emulator::self().thread;
+}
+inline int block_x() {
+  return emulator::self().block->x;
+}
+inline int block_y() {
+  return emulator::self().block->y;
+}
+inline int block_z() {
+  return emulator::self().block->z;
+}
+inline int grid_x() {
+  return emulator::machine().grid_x;
+}
+inline int grid_y() {
+  return emulator::machine().grid_y;
+}
+inline void sync_block() {
+  emulator::arrive_and_wait(emulator::self().block->barrier, emulator::machine().threads);
+}
 
+inline void sync_warp() {
+  const uint64_t nothing = 0;
+  emulator::exchange(&nothing, 1);
+}
 inline float shuffle_xor(float v, int mask) {
   const uint64_t word = std::bit_cast<uint32_t>(v);
   const auto& all = emulator::exchange(&word, 1);
@@ -155,8 +178,12 @@ inline uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
   for (int i = 0; i < 4; ++i) out |= static_cast<uint32_t>(bytes >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
   return out;
 }
-inline float exp2_fast(float x) { return std::exp2(x); }
-inline float log2_exact(float x) { return std::log2(x); }
+inline float exp2_fast(float x) {
+  return std::exp2(x);
+}
+inline float log2_exact(float x) {
+  return std::log2(x);
+}
 inline void sincos_pi(float x, float* s, float* c) {
   *s = static_cast<float>(std::sin(M_PI * x)), *c = static_cast<float>(std::cos(M_PI * x));
 }
@@ -176,22 +203,36 @@ inline void copy_async(void* shared, const void* global, int bytes, bool present
     throw std::runtime_error("misaligned asynchronous copy");
   emulator::self().groups.back().push_back({shared, global, bytes, present});
 }
-inline void copy_async_16(void* shared, const void* global, bool present) { copy_async(shared, global, 16, present); }
-inline void copy_async_8(void* shared, const void* global, bool present) { copy_async(shared, global, 8, present); }
-inline void copy_async_commit() { emulator::self().groups.emplace_back(); }
+inline void copy_async_16(void* shared, const void* global, bool present) {
+  copy_async(shared, global, 16, present);
+}
+inline void copy_async_8(void* shared, const void* global, bool present) {
+  copy_async(shared, global, 8, present);
+}
+inline void copy_async_commit() {
+  emulator::self().groups.emplace_back();
+}
 template <int kPending>
 void copy_async_wait() {
   auto& groups = emulator::self().groups;  // the last one is open
   for (; groups.size() > kPending + 1; groups.pop_front())
     for (const auto& c : groups.front()) {
-      if (c.present) std::memcpy(c.to, c.from, c.bytes);
-      else std::memset(c.to, 0, c.bytes);
+      if (c.present)
+        std::memcpy(c.to, c.from, c.bytes);
+      else
+        std::memset(c.to, 0, c.bytes);
     }
 }
 
-inline Float4 load_l2(const Float4* p) { return *p; }
-inline float load_l2(const float* p) { return *p; }
-inline uint64_t load_acquire(const uint64_t* p) { return *p; }
+inline Float4 load_l2(const Float4* p) {
+  return *p;
+}
+inline float load_l2(const float* p) {
+  return *p;
+}
+inline uint64_t load_acquire(const uint64_t* p) {
+  return *p;
+}
 inline uint64_t atomic_add(uint64_t* p, uint64_t v) {
   const uint64_t old = *p;
   *p += v;
@@ -202,10 +243,16 @@ inline uint64_t atomic_or(uint64_t* p, uint64_t v) {
   *p |= v;
   return old;
 }
-inline void atomic_and(uint64_t* p, uint64_t v) { *p &= v; }
+inline void atomic_and(uint64_t* p, uint64_t v) {
+  *p &= v;
+}
 inline void fence() {}
-inline int64_t cycles() { return ++emulator::machine().clock; }
-inline void rest() { emulator::yield(); }
+inline int64_t cycles() {
+  return ++emulator::machine().clock;
+}
+inline void rest() {
+  emulator::yield();
+}
 
 inline void sync_cluster() {
   auto& c = *emulator::self().block->cluster;

@@ -24,7 +24,8 @@ struct Random {
   int below(int n) { return static_cast<int>(next() % static_cast<uint64_t>(n)); }
 };
 
-void fill_row(KvPool pool, RowFormat format, int64_t slot, int largest_scale, Random& random) {
+void fill_row(KvPool pool, const SparseCaseShape& s, int64_t slot, Random& random) {
+  const RowFormat format = s.format;
   std::byte* data = pool.row_data(format, slot);
   if (format == RowFormat::bf16) {
     for (int i = 0; i < kHeadDim; ++i) {
@@ -39,8 +40,12 @@ void fill_row(KvPool pool, RowFormat format, int64_t slot, int largest_scale, Ra
     for (float& v : value) v = random.normal(), most = std::max(most, std::fabs(v));
     e8m0 scale = e4m3_scale(most);
     const float inverse = reciprocal(scale);
-    for (int i = 0; i < kKvGroup; ++i) data[group * kKvGroup + i] = std::byte{to_e4m3(value[i] * inverse).bits};
-    if (largest_scale && random.below(50) == 0) scale.bits = static_cast<uint8_t>(largest_scale - random.below(6));
+    for (int i = 0; i < kKvGroup; ++i) {
+      uint8_t code = to_e4m3(value[i] * inverse).bits;
+      if (s.code_limit) code = static_cast<uint8_t>(random.below(s.code_limit) | random.below(2) << 7);
+      data[group * kKvGroup + i] = std::byte{code};
+    }
+    if (s.largest_scale && random.below(50) == 0) scale.bits = static_cast<uint8_t>(s.largest_scale - random.below(6));
     scales[group] = std::byte{scale.bits};
   }
   scales[kKvScales] = std::byte{0xFF};  // the pad byte may hold anything
@@ -58,10 +63,9 @@ void make_rows(const SparseCaseShape& s, int page_rows, int most, std::vector<st
   const int64_t stride = page_bytes(s.format, page_rows) + s.padding * 16;
   storage.assign(pages * stride, std::byte{0xFF});
   const KvPool pool{storage.data(), stride, page_rows};
-  for (int64_t slot = 0; slot < pages * page_rows; ++slot) fill_row(pool, s.format, slot, s.largest_scale, random);
+  for (int64_t slot = 0; slot < pages * page_rows; ++slot) fill_row(pool, s, slot, random);
   index.resize(int64_t{s.tokens} * most);
-  for (auto& i : index)
-    i = random.uniform() < s.masked ? -1 : random.below(static_cast<int>(pages * page_rows));
+  for (auto& i : index) i = random.uniform() < s.masked ? -1 : random.below(static_cast<int>(pages * page_rows));
 }
 
 double row_value(const SparseCase& c, const KvPool& pool, int64_t slot, int channel) {
@@ -196,7 +200,17 @@ SparseReference sparse_reference(const SparseCase& c, int token) {
   return r;
 }
 
+std::vector<SparseReference> sparse_references(const SparseCase& c, int step) {
+  std::vector<SparseReference> all;
+  for (int token = 0; token < c.shape.tokens; token += step) all.push_back(sparse_reference(c, token));
+  return all;
+}
+
 SparseComparison compare_sparse(const SparseCase& c, int step) {
+  return compare_sparse(c, sparse_references(c, step), step);
+}
+
+SparseComparison compare_sparse(const SparseCase& c, const std::vector<SparseReference>& references, int step) {
   const SparseAttentionArgs a = const_cast<SparseCase&>(c).args();
   SparseComparison result;
   const auto fail = [&](const char* what, int token, int head) {
@@ -205,10 +219,11 @@ SparseComparison compare_sparse(const SparseCase& c, int step) {
   };
   double error = 0, norm = 0;
   for (int token = 0; token < c.shape.tokens; token += step) {
-    const SparseReference r = sparse_reference(c, token);
+    const SparseReference& r = references[token / step];
     for (int h = 0; h < c.shape.heads; ++h) {
       const double lse = a.lse(token, h), want = r.lse[h];
-      if (std::isinf(want) ? lse != want : !(std::fabs(lse - want) < 1e-4 * (1 + std::fabs(want)))) fail("lse", token, h);
+      if (std::isinf(want) ? lse != want : !(std::fabs(lse - want) < 1e-4 * (1 + std::fabs(want))))
+        fail("lse", token, h);
       if (std::isfinite(want)) result.worst_lse = std::max(result.worst_lse, std::fabs(lse - want));
       float most = 0;
       for (int k = 0; k < kHeadDim; ++k) {

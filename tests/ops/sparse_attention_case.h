@@ -17,12 +17,13 @@ struct SparseCaseShape {
   int window_most = 128, extra_most = 512;
   /// Rows of each token; empty: all tokens have window_most and extra_most and no length array is given.
   std::vector<int> window_length, extra_length;
-  double masked = 0;        // share of indices that are -1
+  double masked = 0;  // share of indices that are -1
   bool sink = true, rotate = true, codes = false;
-  double query_scale = 1;   // 4 makes attention peaked
-  int largest_scale = 0;    // not 0: some V4 scale bytes up to this one
+  double query_scale = 1;  // 4 makes attention peaked
+  int largest_scale = 0;   // not 0: some V4 scale bytes up to this one
+  int code_limit = 0;      // not 0: V4 codes are random below this one, with random signs (8: subnormal ones only)
   int queries_per_request = 1;
-  int padding = 0;          // extra elements between heads and tokens of q and out, and extra bytes between pages
+  int padding = 0;  // extra elements between heads and tokens of q and out, and extra bytes between pages
   uint64_t seed = 1;
 };
 
@@ -51,10 +52,14 @@ SparseReference sparse_reference(const SparseCase& c, int token);
 
 /// Compares the outputs in `c` with the reference for every `step`-th token.
 struct SparseComparison {
-  double relative_l2 = 0;       // over all compared outputs
-  double worst_lse = 0;         // largest absolute difference
-  std::string failure;          // empty when everything was written, finite, and codes belong to the bf16 output
+  double relative_l2 = 0;  // over all compared outputs
+  double worst_lse = 0;    // largest absolute difference
+  std::string failure;     // empty when everything was written, finite, and codes belong to the bf16 output
 };
 SparseComparison compare_sparse(const SparseCase& c, int step = 1);
+
+/// The same with references computed before, of tokens 0, step, 2 step ...
+std::vector<SparseReference> sparse_references(const SparseCase& c, int step = 1);
+SparseComparison compare_sparse(const SparseCase& c, const std::vector<SparseReference>& references, int step);
 
 }  // namespace fathom::ops

@@ -35,11 +35,14 @@ void run_emulated(SparseCase& c, const Run& run, std::vector<uint64_t>& arrivals
   arrivals.resize(units);
   std::vector<float> state(units * run.splits * G::kHeads * 2, NAN), partial(units * run.splits * G::kQuads * 4, NAN);
   p.arrivals = arrivals.data(), p.state = state.data(), p.partial = partial.data(), p.patience = run.patience;
-  const size_t bytes = run.cluster ? G::kClusterSharedBytes : G::kSharedBytes;
+  using Cluster = sparse_decode::ClusterGeometry<G>;
+  const size_t bytes = run.cluster ? Cluster::kSharedBytes : G::kSharedBytes;
   device::emulator::run_grid(run.splits, groups, c.shape.tokens, sparse_decode::kThreads, bytes, run.cluster, run.seed,
                              [&](std::byte* shared) {
-                               if (run.cluster) sparse_decode::decode_block<G, true>(p, shared);
-                               else sparse_decode::decode_block<G, false>(p, shared);
+                               if (run.cluster)
+                                 sparse_decode::decode_block<Cluster, true>(p, shared);
+                               else
+                                 sparse_decode::decode_block<G, false>(p, shared);
                              });
 }
 
@@ -53,7 +56,8 @@ void expect_right(const SparseCaseShape& shape, const Run& run, const std::strin
     const SparseComparison got = compare_sparse(c);
     EXPECT_EQ(got.failure, "") << what;
     EXPECT_LE(got.relative_l2, shape.rotate ? kToleranceWithRope : kTolerance) << what;
-    if (std::getenv("FATHOM_TEST_VERBOSE")) printf("%s: %.3g, lse %.2g\n", what.c_str(), got.relative_l2, got.worst_lse);
+    if (std::getenv("FATHOM_TEST_VERBOSE"))
+      printf("%s: %.3g, lse %.2g\n", what.c_str(), got.relative_l2, got.worst_lse);
   }
 }
 

@@ -1,10 +1,11 @@
-// e4m3 codes -> bf16 or fp16 values with integer instructions and one exact product, for GPUs with and without FP8 hardware.
+// e4m3 codes -> bf16 or fp16 values with integer instructions and one exact product, for GPUs with and without FP8
+// hardware.
 //
-// A code seeeemmm moved to the bf16 field s0000eeeemmm0000 is its value times 2^-120: normal codes get exponent field e,
-// subnormal ones a bf16 subnormal. Multiplying by 2^(scale byte - 127 + 120), a bf16 with exponent field
-// scale byte + 120, yields code * 2^(scale byte - 127) exactly while that field fits, for bytes up to 134; larger bytes
-// need the second factor. In fp16 the field is s0eeeemmm0000000, the value times 2^-8, and the factor that makes it
-// code * 2^shift is exact for shifts from -12 to 6. The codes 0x7F and 0xFF (NaN), which no quantiser writes, decode to +-480.
+// A code seeeemmm moved to the bf16 field s0000eeeemmm0000 is its value times 2^-120: normal codes get exponent field
+// e, subnormal ones a bf16 subnormal. Multiplying by 2^(scale byte - 127 + 120), a bf16 with exponent field scale byte
+// + 120, yields code * 2^(scale byte - 127) exactly while that field fits, for bytes up to 134; larger bytes need the
+// second factor. In fp16 the field is s0eeeemmm0000000, the value times 2^-8, and the factor that makes it code *
+// 2^shift is exact for shifts from -12 to 6. The codes 0x7F and 0xFF (NaN), which no quantiser writes, decode to +-480.
 #pragma once
 
 #include <cstdint>

@@ -15,7 +15,8 @@
 
 #define FATHOM_DEVICE __device__ __forceinline__
 #define FATHOM_UNROLL _Pragma("unroll")
-#define FATHOM_UNROLL_4 _Pragma("unroll 4")
+#define FATHOM_UNROLL_8 _Pragma("unroll 8")
+#define FATHOM_UNROLL_1 _Pragma("unroll 1")
 
 namespace fathom::ops::device {
 
@@ -23,19 +24,44 @@ struct Float4 {
   float x, y, z, w;
 };
 
-FATHOM_DEVICE int thread_index() { return static_cast<int>(threadIdx.x); }
-FATHOM_DEVICE int block_x() { return static_cast<int>(blockIdx.x); }
-FATHOM_DEVICE int block_y() { return static_cast<int>(blockIdx.y); }
-FATHOM_DEVICE int block_z() { return static_cast<int>(blockIdx.z); }
-FATHOM_DEVICE int grid_x() { return static_cast<int>(gridDim.x); }
-FATHOM_DEVICE int grid_y() { return static_cast<int>(gridDim.y); }
+FATHOM_DEVICE int thread_index() {
+  return static_cast<int>(threadIdx.x);
+}
+FATHOM_DEVICE int block_x() {
+  return static_cast<int>(blockIdx.x);
+}
+FATHOM_DEVICE int block_y() {
+  return static_cast<int>(blockIdx.y);
+}
+FATHOM_DEVICE int block_z() {
+  return static_cast<int>(blockIdx.z);
+}
+FATHOM_DEVICE int grid_x() {
+  return static_cast<int>(gridDim.x);
+}
+FATHOM_DEVICE int grid_y() {
+  return static_cast<int>(gridDim.y);
+}
 
-FATHOM_DEVICE void sync_block() { __syncthreads(); }
-FATHOM_DEVICE float shuffle_xor(float v, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, v, mask); }
-FATHOM_DEVICE int shuffle_xor(int v, int mask) { return __shfl_xor_sync(0xFFFFFFFFu, v, mask); }
-FATHOM_DEVICE bool any_lane(bool v) { return __any_sync(0xFFFFFFFFu, v); }
+FATHOM_DEVICE void sync_block() {
+  __syncthreads();
+}
+FATHOM_DEVICE void sync_warp() {
+  __syncwarp();
+}
+FATHOM_DEVICE float shuffle_xor(float v, int mask) {
+  return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
+}
+FATHOM_DEVICE int shuffle_xor(int v, int mask) {
+  return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
+}
+FATHOM_DEVICE bool any_lane(bool v) {
+  return __any_sync(0xFFFFFFFFu, v);
+}
 
-FATHOM_DEVICE uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) { return __byte_perm(a, b, selector); }
+FATHOM_DEVICE uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
+  return __byte_perm(a, b, selector);
+}
 
 /// 2^x to 2 ulp; 2^-inf = 0.
 FATHOM_DEVICE float exp2_fast(float x) {
@@ -43,9 +69,13 @@ FATHOM_DEVICE float exp2_fast(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-FATHOM_DEVICE float log2_exact(float x) { return log2f(x); }
+FATHOM_DEVICE float log2_exact(float x) {
+  return log2f(x);
+}
 /// sin and cos of pi * x, any |x| below 2^23.
-FATHOM_DEVICE void sincos_pi(float x, float* s, float* c) { sincospif(x, s, c); }
+FATHOM_DEVICE void sincos_pi(float x, float* s, float* c) {
+  sincospif(x, s, c);
+}
 
 /// Two bf16 products, rounded to nearest; subnormals kept. Written as a fused multiply-add of -0 because the plain
 /// product needs sm_90.
@@ -94,13 +124,14 @@ FATHOM_DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, 
 
 /// The same with fp16 factors.
 FATHOM_DEVICE void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+               : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+               : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-FATHOM_DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+FATHOM_DEVICE uint32_t shared_address(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
 
 /// Four 8 x 8 matrices of 16-bit values; lane l gives the address of row l % 8 of matrix l / 8, and receives from each
 /// matrix the values (row g, columns 2t,2t+1).
@@ -131,7 +162,9 @@ FATHOM_DEVICE void copy_async_8(void* shared, const void* global, bool present) 
                : "r"(shared_address(shared)), "l"(global), "r"(present ? 8 : 0)
                : "memory");
 }
-FATHOM_DEVICE void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+FATHOM_DEVICE void copy_async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
 template <int kPending>
 FATHOM_DEVICE void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
@@ -142,7 +175,9 @@ FATHOM_DEVICE Float4 load_l2(const Float4* p) {
   const float4 v = __ldcg(reinterpret_cast<const float4*>(p));
   return {v.x, v.y, v.z, v.w};
 }
-FATHOM_DEVICE float load_l2(const float* p) { return __ldcg(p); }
+FATHOM_DEVICE float load_l2(const float* p) {
+  return __ldcg(p);
+}
 
 FATHOM_DEVICE uint64_t load_acquire(const uint64_t* p) {
   uint64_t v;
@@ -162,10 +197,16 @@ FATHOM_DEVICE uint64_t atomic_or(uint64_t* p, uint64_t v) {
 FATHOM_DEVICE void atomic_and(uint64_t* p, uint64_t v) {
   asm volatile("red.relaxed.gpu.global.and.b64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
-FATHOM_DEVICE void fence() { __threadfence(); }
-FATHOM_DEVICE int64_t cycles() { return clock64(); }
+FATHOM_DEVICE void fence() {
+  __threadfence();
+}
+FATHOM_DEVICE int64_t cycles() {
+  return clock64();
+}
 /// A short rest inside a loop that polls memory.
-FATHOM_DEVICE void rest() { __nanosleep(20); }
+FATHOM_DEVICE void rest() {
+  __nanosleep(20);
+}
 
 /// Clusters: the blocks of one grid row (sm_90 and later).
 FATHOM_DEVICE void sync_cluster() {

@@ -30,14 +30,14 @@ FATHOM_DEVICE void load_query_row(const uint16_t* row, bool fp8, int t, uint32_t
     const device::Float4 v[2] = {from[0], from[1]};
     uint32_t word[8];
     __builtin_memcpy(word, v, sizeof(word));
-FATHOM_UNROLL
+    FATHOM_UNROLL
     for (int step = 0; step < 4; ++step) {  // channels 4 step + {0, 2} and {1, 3}
       low[step] = device::byte_permute(word[2 * step], word[2 * step + 1], 0x5410);
       high[step] = device::byte_permute(word[2 * step], word[2 * step + 1], 0x7632);
     }
   } else {
     const auto* from = reinterpret_cast<const uint32_t*>(row);
-FATHOM_UNROLL
+    FATHOM_UNROLL
     for (int step = 0; step < 4; ++step) low[step] = from[8 * step + t], high[step] = from[8 * step + 4 + t];
   }
 }
@@ -46,25 +46,24 @@ template <typename G>
 FATHOM_DEVICE void load_query(const Params& p, int token, int first_head, Query<G>& query) {
   const ScorePart<G> part(device::thread_index() / 32);
   const int g = device::thread_index() % 32 / 4, t = device::thread_index() % 4;
-FATHOM_UNROLL
-  for (int m = 0; m < G::kScoreMTiles; ++m)
-FATHOM_UNROLL
-    for (int j = 0; j < G::kGroupsPerWarp; ++j) {
-      const int group = part.group(j);
-      const bool fp8 = slice_is_fp8(G::kFormat, group);
-FATHOM_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        const int head = first_head + (part.first_mtile + m) * 16 + half * 8 + g;
-        uint32_t low[4] = {}, high[4] = {};
-        if (head < p.heads)
-          load_query_row(p.q + token * p.q_token_stride + head * p.q_head_stride + group * kGroup, fp8, t, low, high);
-FATHOM_UNROLL
-        for (int step = 0; step < 4; ++step) {
-          query.fragment[m][j][step][half] = low[step];
-          query.fragment[m][j][step][half + 2] = high[step];
-        }
+  FATHOM_UNROLL
+  for (int m = 0; m < G::kScoreMTiles; ++m) FATHOM_UNROLL
+  for (int j = 0; j < G::kGroupsPerWarp; ++j) {
+    const int group = part.group(j);
+    const bool fp8 = slice_is_fp8(G::kFormat, group);
+    FATHOM_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int head = first_head + (part.first_mtile + m) * 16 + half * 8 + g;
+      uint32_t low[4] = {}, high[4] = {};
+      if (head < p.heads)
+        load_query_row(p.q + token * p.q_token_stride + head * p.q_head_stride + group * kGroup, fp8, t, low, high);
+      FATHOM_UNROLL
+      for (int step = 0; step < 4; ++step) {
+        query.fragment[m][j][step][half] = low[step];
+        query.fragment[m][j][step][half + 2] = high[step];
       }
     }
+  }
 }
 
 /// K fragments of 8 rows x 64 channels: b[2 * step], b[2 * step + 1].
@@ -78,14 +77,14 @@ FATHOM_DEVICE void load_keys(const std::byte* stage, int first_row, int group, u
     __builtin_memcpy(word, &v, sizeof(word));
     const auto scale = static_cast<uint32_t>(row[G::kScaleOffset + group]);
     const uint32_t factor = device::decode_factor(scale, scale);
-FATHOM_UNROLL
+    FATHOM_UNROLL
     for (int i = 0; i < 4; ++i) {
       b[2 * i] = device::multiply_bf16x2(device::spread_even_codes(word[i]), factor);
       b[2 * i + 1] = device::multiply_bf16x2(device::spread_odd_codes(word[i]), factor);
     }
     if (device::any_lane(scale > device::kLargestOneStepScale)) {
       const uint32_t second = device::second_decode_factor(scale, scale);
-FATHOM_UNROLL
+      FATHOM_UNROLL
       for (int i = 0; i < 8; ++i) b[i] = device::multiply_bf16x2(b[i], second);
     }
   } else {
@@ -93,10 +92,10 @@ FATHOM_UNROLL
     const std::byte* row = stage + physical_row(first_row + lane % 8) * G::kRowStride + first_byte + lane / 8 * 16;
     uint32_t r[4];
     device::load_matrices(r, row);
-FATHOM_UNROLL
+    FATHOM_UNROLL
     for (int i = 0; i < 4; ++i) b[i] = r[i];
     device::load_matrices(r, row + 64);
-FATHOM_UNROLL
+    FATHOM_UNROLL
     for (int i = 0; i < 4; ++i) b[4 + i] = r[i];
   }
 }
@@ -109,29 +108,25 @@ FATHOM_DEVICE void score_tile(const Shared<G>& shared, const Query<G>& query, in
   const int g = device::thread_index() % 32 / 4, t = device::thread_index() % 4;
   const std::byte* stage = shared.stage(tile);
   float sum[kColumnTiles][G::kScoreMTiles][4] = {};
-FATHOM_UNROLL
-  for (int j = 0; j < G::kGroupsPerWarp; ++j)
-FATHOM_UNROLL
-    for (int n = 0; n < kColumnTiles; ++n) {
-      uint32_t key[8];
-      load_keys<G>(stage, 8 * n, part.group(j), key);
-FATHOM_UNROLL
-      for (int step = 0; step < 4; ++step)
-FATHOM_UNROLL
-        for (int m = 0; m < G::kScoreMTiles; ++m)
-          device::mma_bf16(sum[n][m], query.fragment[m][j][step], key[2 * step], key[2 * step + 1]);
-    }
-  std::byte* out = shared.scores(tile, part.slice);
-FATHOM_UNROLL
-  for (int n = 0; n < kColumnTiles; ++n)
-FATHOM_UNROLL
+  FATHOM_UNROLL
+  for (int j = 0; j < G::kGroupsPerWarp; ++j) FATHOM_UNROLL
+  for (int n = 0; n < kColumnTiles; ++n) {
+    uint32_t key[8];
+    load_keys<G>(stage, 8 * n, part.group(j), key);
+    FATHOM_UNROLL
+    for (int step = 0; step < 4; ++step) FATHOM_UNROLL
     for (int m = 0; m < G::kScoreMTiles; ++m)
-FATHOM_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        const int head = (part.first_mtile + m) * 16 + half * 8 + g;
-        auto* to = reinterpret_cast<float*>(out + score_offset<G::kTileRows>(head, 8 * n + 2 * t));
-        to[0] = sum[n][m][2 * half], to[1] = sum[n][m][2 * half + 1];
-      }
+      device::mma_bf16(sum[n][m], query.fragment[m][j][step], key[2 * step], key[2 * step + 1]);
+  }
+  std::byte* out = shared.scores(tile, part.slice);
+  FATHOM_UNROLL
+  for (int n = 0; n < kColumnTiles; ++n) FATHOM_UNROLL
+  for (int m = 0; m < G::kScoreMTiles; ++m) FATHOM_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const int head = (part.first_mtile + m) * 16 + half * 8 + g;
+    auto* to = reinterpret_cast<float*>(out + score_offset<G::kTileRows>(head, 8 * n + 2 * t));
+    to[0] = sum[n][m][2 * half], to[1] = sum[n][m][2 * half + 1];
+  }
 }
 
 /// Running softmax state of one thread: the reference that exponents are taken against (shared by the head's lanes)
@@ -140,8 +135,8 @@ struct SoftmaxState {
   float reference = -__builtin_huge_valf(), sum = 0;
 };
 
-/// While scores exceed the reference by less than 2^8, it is kept: probabilities are rounded to fp16, which is relative,
-/// so the result is as exact, and the output need not be rescaled.
+/// While scores exceed the reference by less than 2^8, it is kept: probabilities are rounded to fp16, which is
+/// relative, so the result is as exact, and the output need not be rescaled.
 inline constexpr float kReferenceSlack = 8;
 
 template <int kCount>
@@ -161,20 +156,20 @@ FATHOM_DEVICE void softmax_tile(const Shared<G>& shared, const Params& p, int ti
   const int thread = device::thread_index(), head = thread / kLanes, first = thread % kLanes * kCount;
   const int offset = score_offset<G::kTileRows>(head, first);
   Vector part[G::kSlices];
-FATHOM_UNROLL
+  FATHOM_UNROLL
   for (int s = 0; s < G::kSlices; ++s) part[s] = *reinterpret_cast<const Vector*>(shared.scores(tile, s) + offset);
   const Vector bias = *reinterpret_cast<const Vector*>(shared.row_bias() + ring_place<G>(tile, first));
 
   float score[kCount], most = -__builtin_huge_valf();
-FATHOM_UNROLL
+  FATHOM_UNROLL
   for (int i = 0; i < kCount; ++i) {
     float sum = part[0].v[i];
-FATHOM_UNROLL
+    FATHOM_UNROLL
     for (int s = 1; s < G::kSlices; ++s) sum += part[s].v[i];
     score[i] = sum * p.score_scale + bias.v[i];
     most = score[i] > most ? score[i] : most;
   }
-FATHOM_UNROLL
+  FATHOM_UNROLL
   for (int mask = 1; mask < kLanes; mask *= 2) {
     const float other = device::shuffle_xor(most, mask);
     most = other > most ? other : most;
@@ -189,7 +184,7 @@ FATHOM_UNROLL
   }
   const float reference = state.reference == -__builtin_huge_valf() ? 0.0f : state.reference;
   HalfVector<kCount> rounded;
-FATHOM_UNROLL
+  FATHOM_UNROLL
   for (int i = 0; i < kCount; ++i) {
     const float probability = device::exp2_fast(score[i] - reference);
     state.sum += probability;
@@ -206,15 +201,13 @@ FATHOM_UNROLL
 template <typename G>
 struct Output {
   float sum[G::kMTiles][8][4] = {};
-  int unit = 0;  // a scale byte; the RoPE slice and bf16 rows keep 127
+  int unit = 0;  // a scale byte; slices of bf16 channels keep kBf16Unit
 
   FATHOM_DEVICE void scale_by(float factor) {
     FATHOM_UNROLL
-    for (int m = 0; m < G::kMTiles; ++m)
-      FATHOM_UNROLL
-      for (int n = 0; n < 8; ++n)
-        FATHOM_UNROLL
-        for (int i = 0; i < 4; ++i) sum[m][n][i] *= factor;
+    for (int m = 0; m < G::kMTiles; ++m) FATHOM_UNROLL
+    for (int n = 0; n < 8; ++n) FATHOM_UNROLL
+    for (int i = 0; i < 4; ++i) sum[m][n][i] *= factor;
   }
 };
 
@@ -249,8 +242,7 @@ struct ValueCodes {
   FATHOM_DEVICE bool too_small(int unit) const {
     bool found = false;
     FATHOM_UNROLL
-    for (int i = 0; i < 4; ++i)
-      found |= scale[i] < unit + device::kLowestShiftF16 && (word[i][0] | word[i][1]) != 0;
+    for (int i = 0; i < 4; ++i) found |= scale[i] < unit + device::kLowestShiftF16 && (word[i][0] | word[i][1]) != 0;
     return found;
   }
   /// Codes of a pair of rows (k = 0 or 1), channels 4i + {0, 1} and 4i + {2, 3}, interleaved row by row.
@@ -296,26 +288,44 @@ struct ValueCodes {
   }
 };
 
-/// bf16 channels of 16 rows x 64 channels.
+inline constexpr int kBf16Unit = 120;                 // output units of bf16 slices, as a scale byte
+inline constexpr uint32_t kBf16Factor = 0x43004300u;  // 2^7
+
+/// bf16 channels of 16 rows x 64 channels, times 2^7, as fp16 when all fit (true) or as bf16. Times 2^7, because then
+/// fp16 is exact for magnitudes from 2^-21 to 511, which is where a normalised latent lies.
 template <typename G>
-FATHOM_DEVICE void load_bf16_values(const std::byte* stage, int first_row, int slice, uint32_t (&b)[16]) {
+FATHOM_DEVICE bool load_bf16_values(const std::byte* stage, int first_row, int slice, uint32_t (&b)[16]) {
   const int lane = device::thread_index() % 32;
   const int first_byte = G::kFormat == RowFormat::v4 ? kNopeDim : slice * kGroup * 2;
   const std::byte* row = stage + physical_row(first_row + lane % 16) * G::kRowStride + first_byte + lane / 16 * 16;
+  uint32_t overflow = 0;
   FATHOM_UNROLL
   for (int i = 0; i < 4; ++i) {
     uint32_t r[4];
     device::load_matrices_transposed(r, row + 32 * i);
     FATHOM_UNROLL
-    for (int k = 0; k < 4; ++k) b[4 * i + k] = r[k];
+    for (int k = 0; k < 4; ++k) {
+      const uint32_t v = device::multiply_bf16x2(r[k], kBf16Factor);
+      b[4 * i + k] = device::pack_f16x2(std::bit_cast<float>(v << 16), std::bit_cast<float>(v & 0xFFFF0000u));
+      overflow |= (b[4 * i + k] & 0x7FFF7FFFu) + 0x04000400u;
+    }
   }
+  if (!device::any_lane((overflow & 0x80008000u) != 0)) return true;
+  FATHOM_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    uint32_t r[4];
+    device::load_matrices_transposed(r, row + 32 * i);
+    FATHOM_UNROLL
+    for (int k = 0; k < 4; ++k) b[4 * i + k] = device::multiply_bf16x2(r[k], kBf16Factor);
+  }
+  return false;
 }
 
 template <typename G>
 FATHOM_DEVICE void load_probabilities(const Shared<G>& shared, int tile, int step, int m, uint32_t (&a)[4]) {
   const int lane = device::thread_index() % 32;
-  device::load_matrices(a, shared.probabilities(tile) +
-                               probability_piece<G::kTileRows>(16 * m + lane % 16, 2 * step + lane / 16));
+  device::load_matrices(
+      a, shared.probabilities(tile) + probability_piece<G::kTileRows>(16 * m + lane % 16, 2 * step + lane / 16));
 }
 
 /// An fp16 pair as bf16 pairs whose sum it is (11 bits = 8 + 3).
@@ -326,29 +336,12 @@ FATHOM_DEVICE void split_f16x2(uint32_t v, uint32_t* high, uint32_t* rest) {
   *rest = device::pack_bf16x2(a - std::bit_cast<float>(*high << 16), b - std::bit_cast<float>(*high & 0xFFFF0000u));
 }
 
-/// One step of 16 rows with bf16 V.
+/// Values of 16 rows of an fp8 slice as fp16 (true) or bf16. The output's units follow the largest scale seen, so that
+/// fp16 holds the values exactly; steps with a scale thousands of times smaller than that take the bf16 way.
 template <typename G>
-FATHOM_DEVICE void add_bf16_values(const Shared<G>& shared, int tile, int step, const uint32_t (&value)[16],
-                                   Output<G>& output) {
-  FATHOM_UNROLL
-  for (int m = 0; m < G::kMTiles; ++m) {
-    uint32_t probability[4], high[4], rest[4];
-    load_probabilities<G>(shared, tile, step, m, probability);
-    FATHOM_UNROLL
-    for (int i = 0; i < 4; ++i) split_f16x2(probability[i], &high[i], &rest[i]);
-    FATHOM_UNROLL
-    for (int n = 0; n < 8; ++n) {
-      device::mma_bf16(output.sum[m][n], high, value[2 * n], value[2 * n + 1]);
-      if (G::kExactProbability) device::mma_bf16(output.sum[m][n], rest, value[2 * n], value[2 * n + 1]);
-    }
-  }
-}
-
-/// One step of 16 rows of an fp8 slice. The output's units follow the largest scale seen, so that fp16 holds the values
-/// exactly; rows whose scale is thousands of times smaller than that take the bf16 way.
-template <typename G>
-FATHOM_DEVICE void add_fp8_values(const Shared<G>& shared, int tile, int step, int slice, Output<G>& output) {
-  const ValueCodes codes = ValueCodes::load<G>(shared.stage(tile), 16 * step, slice);
+FATHOM_DEVICE bool load_fp8_values(const std::byte* stage, int first_row, int slice, Output<G>& output,
+                                   uint32_t (&value)[16]) {
+  const ValueCodes codes = ValueCodes::load<G>(stage, first_row, slice);
   int largest = codes.largest_scale();
   if (device::any_lane(largest > output.unit + device::kHighestShiftF16)) {
     FATHOM_UNROLL
@@ -359,20 +352,12 @@ FATHOM_DEVICE void add_fp8_values(const Shared<G>& shared, int tile, int step, i
     output.scale_by(power_of_two(output.unit - largest));
     output.unit = largest;
   }
-  uint32_t value[16];
   if (device::any_lane(codes.too_small(output.unit))) {
     codes.decode_bf16(output.unit, value);
-    add_bf16_values<G>(shared, tile, step, value, output);
-    return;
+    return false;
   }
   codes.decode_f16(output.unit, value);
-  FATHOM_UNROLL
-  for (int m = 0; m < G::kMTiles; ++m) {
-    uint32_t probability[4];
-    load_probabilities<G>(shared, tile, step, m, probability);
-    FATHOM_UNROLL
-    for (int n = 0; n < 8; ++n) device::mma_f16(output.sum[m][n], probability, value[2 * n], value[2 * n + 1]);
-  }
+  return true;
 }
 
 /// O = correction * O + P V for one tile.
@@ -391,15 +376,28 @@ FATHOM_DEVICE void value_tile(const Shared<G>& shared, int tile, Output<G>& outp
       }
     }
   }
-  const bool fp8 = slice_is_fp8(G::kFormat, warp);
   FATHOM_UNROLL
   for (int step = 0; step < G::kTileRows / 16; ++step) {
-    if (fp8) {
-      add_fp8_values<G>(shared, tile, step, warp, output);
-    } else {
-      uint32_t value[16];
-      load_bf16_values<G>(shared.stage(tile), 16 * step, warp, value);
-      add_bf16_values<G>(shared, tile, step, value, output);
+    uint32_t value[16];
+    const bool f16 = slice_is_fp8(G::kFormat, warp)
+                         ? load_fp8_values<G>(shared.stage(tile), 16 * step, warp, output, value)
+                         : load_bf16_values<G>(shared.stage(tile), 16 * step, warp, value);
+    FATHOM_UNROLL
+    for (int m = 0; m < G::kMTiles; ++m) {
+      uint32_t probability[4], rest[4];
+      load_probabilities<G>(shared, tile, step, m, probability);
+      if (f16) {
+        FATHOM_UNROLL
+        for (int n = 0; n < 8; ++n) device::mma_f16(output.sum[m][n], probability, value[2 * n], value[2 * n + 1]);
+      } else {
+        FATHOM_UNROLL
+        for (int i = 0; i < 4; ++i) split_f16x2(probability[i], &probability[i], &rest[i]);
+        FATHOM_UNROLL
+        for (int n = 0; n < 8; ++n) {
+          device::mma_bf16(output.sum[m][n], probability, value[2 * n], value[2 * n + 1]);
+          device::mma_bf16(output.sum[m][n], rest, value[2 * n], value[2 * n + 1]);
+        }
+      }
     }
   }
 }

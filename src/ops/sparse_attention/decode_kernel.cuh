@@ -54,8 +54,7 @@ FATHOM_DEVICE void advance_walk(const Shared<G>& shared, const Params& p, Walk<G
   const int tile = interval + G::kStages - 2;
   if (tile >= kRingTiles && tile < walk.share.tiles) {
     const int row = walk.row_of(tile, thread);
-    describe_row<G>(shared, row < walk.counts.window ? p.window : p.extra, walk.next_slot,
-                    ring_place<G>(tile, thread));
+    describe_row<G>(shared, row < walk.counts.window ? p.window : p.extra, walk.next_slot, ring_place<G>(tile, thread));
   }
   if (tile + 1 >= kRingTiles && tile + 1 < walk.share.tiles)
     walk.next_slot = load_slot(p, walk.token, walk.counts, walk.row_of(tile + 1, thread));
@@ -68,8 +67,10 @@ FATHOM_DEVICE void walk_tiles(const Shared<G>& shared, const Params& p, Walk<G>&
   const bool exponents_last = device::thread_index() / 32 < kWarps / 2;
   const int tiles = walk.share.tiles;
   for (int i = 0; i < tiles + 2; ++i) {
-    if (i < G::kStages) device::copy_async_wait<G::kStages - 1>();
-    else device::copy_async_wait<G::kStages - 4>();
+    if (i < G::kStages)
+      device::copy_async_wait<G::kStages - 1>();
+    else
+      device::copy_async_wait<G::kStages - 4>();
     device::sync_block();
     const int incoming = i + G::kStages - 3;
     if (incoming >= G::kStages && incoming < tiles) start_tile<G>(shared, p.q, incoming);
@@ -87,7 +88,7 @@ FATHOM_DEVICE void walk_tiles(const Shared<G>& shared, const Params& p, Walk<G>&
 template <typename G>
 FATHOM_DEVICE void store_state(SoftmaxState softmax, float* state) {
   const int thread = device::thread_index();
-FATHOM_UNROLL
+  FATHOM_UNROLL
   for (int mask = 1; mask < G::kLanesPerHead; mask *= 2) softmax.sum += device::shuffle_xor(softmax.sum, mask);
   if (thread % G::kLanesPerHead == 0) {
     state[2 * (thread / G::kLanesPerHead)] = softmax.reference;
@@ -100,11 +101,7 @@ FATHOM_DEVICE void finish_alone(const Shared<G>& shared, const Params& p, int to
                                 const SoftmaxState& softmax, const Output<G>& output) {
   store_state<G>(softmax, shared.state());
   device::sync_block();
-  auto* largest = reinterpret_cast<float*>(shared.base + G::kScoreAt);
-  if (slice_is_fp8(G::kFormat, device::thread_index() / 32))
-    store_direct<G, true>(p, token, first_head, shared.state(), largest, output);
-  else
-    store_direct<G, false>(p, token, first_head, shared.state(), largest, output);
+  store_direct<G>(shared, p, token, first_head, output);
 }
 
 template <typename G, bool kCluster>
@@ -112,15 +109,19 @@ FATHOM_DEVICE void leave_partial(const Partials<G, kCluster>& partials, int spli
                                  const Output<G>& output) {
   device::sync_block();  // the last tiles have been read
   if constexpr (kCluster) {
-    store_state<G>(softmax, reinterpret_cast<float*>(partials.base + G::kClusterStateAt));
+    store_state<G>(softmax, reinterpret_cast<float*>(partials.base + G::kStateAt));
   } else {
     store_state<G>(softmax, partials.state(split));
   }
   device::Float4* quads;
-  if constexpr (kCluster) quads = reinterpret_cast<device::Float4*>(partials.base + G::kWeightBytes);
-  else quads = partials.quads(split);
-  if (slice_is_fp8(G::kFormat, device::thread_index() / 32)) store_quads<G, true>(quads, output);
-  else store_quads<G, false>(quads, output);
+  if constexpr (kCluster)
+    quads = reinterpret_cast<device::Float4*>(partials.base + G::kClusterQuadsAt);
+  else
+    quads = partials.quads(split);
+  if (slice_is_fp8(G::kFormat, device::thread_index() / 32))
+    store_quads<G, true>(quads, output);
+  else
+    store_quads<G, false>(quads, output);
 }
 
 /// Meets the other splits of the unit and does this block's part of the final sum.
@@ -139,7 +140,7 @@ FATHOM_DEVICE void finish_together(const Shared<G>& shared, const Params& p, int
   split_weights<G, false>(partials, token, first_head, blocks, (parts & 1) != 0, weight);
   device::sync_block();
   for (int part = 0; part < blocks; ++part)
-    if (parts >> part & 1) combine_part<G, false>(partials, token, first_head, blocks, weight, part, blocks);
+    if (parts >> part & 1) combine_part<G, false>(shared, partials, token, first_head, blocks, weight, part, blocks);
 }
 
 template <typename G>
@@ -151,11 +152,12 @@ FATHOM_DEVICE void finish_in_cluster(const Shared<G>& shared, const Params& p, i
   auto* weight = reinterpret_cast<float*>(shared.base);
   split_weights<G, true>(partials, token, first_head, blocks, split == 0, weight);
   device::sync_block();
-  combine_part<G, true>(partials, token, first_head, blocks, weight, split, splits);
+  combine_part<G, true>(shared, partials, token, first_head, blocks, weight, split, splits);
   device::sync_cluster();  // nobody leaves while its shared memory is read
 }
 
-/// The block's whole work. The grid is (splits, groups of heads, tokens); in a cluster launch a cluster is one row of it.
+/// The block's whole work. The grid is (splits, groups of heads, tokens); in a cluster launch a cluster is one row of
+/// it.
 template <typename G, bool kCluster>
 FATHOM_DEVICE void decode_block(const Params& p, std::byte* shared_base) {
   const Shared<G> shared{shared_base};
@@ -165,11 +167,13 @@ FATHOM_DEVICE void decode_block(const Params& p, std::byte* shared_base) {
   Walk<G> walk = begin_walk<G>(shared, p, token, split, splits);
   const int blocks = walk.share.blocks;
   if (split >= blocks && (!kCluster || blocks == 1)) return;
+  if (p.position && device::thread_index() / 32 == kRopeGroup)
+    prepare_rotations<G>(shared, p, token, device::thread_index() % 32);
   uint64_t arrivals_before = 0;
   if (!kCluster && blocks > 1 && device::thread_index() == 0) arrivals_before = device::load_acquire(p.arrivals + unit);
 
   device::sync_block();
-FATHOM_UNROLL
+  FATHOM_UNROLL
   for (int tile = 0; tile < G::kStages; ++tile) {
     if (tile < walk.share.tiles) start_tile<G>(shared, p.q, tile);
     device::copy_async_commit();
@@ -178,12 +182,12 @@ FATHOM_UNROLL
   load_query<G>(p, token, first_head, query);
   SoftmaxState softmax;
   Output<G> output;
-  if (!slice_is_fp8(G::kFormat, device::thread_index() / 32)) output.unit = 127;
+  if (!slice_is_fp8(G::kFormat, device::thread_index() / 32)) output.unit = kBf16Unit;
   walk_tiles<G>(shared, p, walk, query, softmax, output);
   device::copy_async_wait<0>();
-  if (output.unit != 127) output.scale_by(power_of_two(output.unit - 127));
 
-  if (blocks == 1) finish_alone<G>(shared, p, token, first_head, softmax, output);
+  if (blocks == 1)
+    finish_alone<G>(shared, p, token, first_head, softmax, output);
   else if constexpr (kCluster)
     finish_in_cluster<G>(shared, p, token, first_head, split, splits, blocks, softmax, output);
   else

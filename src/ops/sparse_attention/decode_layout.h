@@ -2,7 +2,8 @@
 //
 // A block of 8 warps works on `heads` = 16 * kMTiles heads and walks its rows in tiles of kTileRows. With g = lane / 4
 // and t = lane % 4 as in mma.m16n8k16:
-//   scores  S[heads, rows] = Q K^T   each warp takes kGroupsPerWarp groups of 64 channels for 1/kHeadGroups of the heads;
+//   scores  S[heads, rows] = Q K^T   each warp takes kGroupsPerWarp groups of 64 channels for 1/kHeadGroups of the
+//   heads;
 //                                    partial sums over the channels meet in shared memory
 //   output  O[heads, 512] += P V     warp w owns channels 64 w .. 64 w + 63 of all heads
 // Both products read the one staged copy of the rows. The order of channels inside a product's inner dimension is free
@@ -19,9 +20,9 @@ namespace fathom::ops::sparse_decode {
 
 inline constexpr int kThreads = 256;
 inline constexpr int kWarps = kThreads / 32;
-inline constexpr int kGroup = 64;          // channels of one slice: one KV scale group
-inline constexpr int kRopeGroup = 7;       // the slice that carries RoPE
-inline constexpr int kRingTiles = 8;       // tiles whose row addresses are kept
+inline constexpr int kGroup = 64;     // channels of one slice: one KV scale group
+inline constexpr int kRopeGroup = 7;  // the slice that carries RoPE
+inline constexpr int kRingTiles = 8;  // tiles whose row addresses are kept
 
 /// Physical row, within a tile, of the row at logical position p. With a row stride of 96 (mod 128) bytes this makes
 /// both kinds of access conflict-free: K pieces of positions (2i, 2i+1), and V pieces of positions 2t + const.
@@ -49,9 +50,12 @@ FATHOM_HOST_DEVICE constexpr bool slice_is_fp8(RowFormat format, int slice) {
   return format == RowFormat::v4 && slice != kRopeGroup;
 }
 
-/// Output fragments are kept, stored and combined as quads of four floats. Quad q = 4 * half + j of (m-tile, slice) holds,
-/// for head 16 m + g + 8 half, two pairs of neighbouring channels of the slice: those at first_pair and second_pair.
-FATHOM_HOST_DEVICE constexpr int first_pair(bool fp8, int j, int t) { return fp8 ? 16 * t + 4 * j : 16 * j + 2 * t; }
+/// Output fragments are kept, stored and combined as quads of four floats. Quad q = 4 * half + j of (m-tile, slice)
+/// holds, for head 16 m + g + 8 half, two pairs of neighbouring channels of the slice: those at first_pair and
+/// second_pair.
+FATHOM_HOST_DEVICE constexpr int first_pair(bool fp8, int j, int t) {
+  return fp8 ? 16 * t + 4 * j : 16 * j + 2 * t;
+}
 FATHOM_HOST_DEVICE constexpr int second_pair(bool fp8, int j, int t) {
   return fp8 ? 16 * t + 4 * j + 2 : 16 * j + 8 + 2 * t;
 }
@@ -68,41 +72,64 @@ struct Geometry {
   static_assert(kMTiles % kHeadGroups == 0 && kTileRows % 16 == 0 && kStages >= 4 && kStages <= kRingTiles);
   static_assert(kRingTiles * kTileRows <= kThreads);
 
-  // Whether bf16 values meet probabilities of 11 bits (two products) or 8; for V4 rows they are an eighth of the work.
-  static constexpr bool kExactProbability = kFormat == RowFormat::bf16 || kMTiles == 1;
-
   static constexpr int kRowStride = kFormat == RowFormat::v4 ? 608 : 1040;
   static constexpr int kScaleOffset = 576;  // V4: the row's scale bytes follow its data
   static constexpr int kStageBytes = kTileRows * kRowStride;
+
+  /// Blocks an SM that the register budget is made for; whether shared memory has room for them depends on the GPU.
+  static constexpr int kBlocksPerSm = kMTiles == 1 ? 2 : 1;
 
   // One thread reduces kScoresPerThread neighbouring rows of one head; kLanesPerHead lanes share the head.
   static constexpr int kScoresPerThread = kMTiles * kTileRows / 16;
   static constexpr int kLanesPerHead = 16 / kMTiles;
   static_assert(kScoresPerThread == 1 || kScoresPerThread == 2 || kScoresPerThread == 4);
 
-  static constexpr int kScoreBytes = kHeads * kTileRows * 4;        // one slice's partial scores of a tile
+  static constexpr int kScoreBytes = kHeads * kTileRows * 4;  // one slice's partial scores of a tile
   static constexpr int kScoreBuffer = kSlices * kScoreBytes;
   static constexpr int kProbabilityBuffer = kHeads * kTileRows * 2;
 
   static constexpr int kStageAt = 0;
   static constexpr int kScoreAt = kStageAt + kStages * kStageBytes;
   static constexpr int kProbabilityAt = kScoreAt + 2 * kScoreBuffer;
-  static constexpr int kCorrectionAt = kProbabilityAt + 2 * kProbabilityBuffer;   // float [2][heads]
-  static constexpr int kChangedAt = kCorrectionAt + 2 * kHeads * 4;               // byte [2][warps]
-  static constexpr int kRowDataAt = kChangedAt + 2 * kWarps;                      // pointer [ring][rows]
-  static constexpr int kRowScaleAt = kRowDataAt + kRingTiles * kTileRows * 8;     // pointer [ring][rows]
-  static constexpr int kRowBiasAt = kRowScaleAt + kRingTiles * kTileRows * 8;     // float [ring][rows]: 0 or -inf
-  static constexpr int kStateAt = kRowBiasAt + kRingTiles * kTileRows * 4;        // float2 [heads]: reference, sum
-  static constexpr int kFlagAt = kStateAt + kHeads * 8;                           // 16 bytes
+  static constexpr int kCorrectionAt = kProbabilityAt + 2 * kProbabilityBuffer;  // float [2][heads]
+  static constexpr int kChangedAt = kCorrectionAt + 2 * kHeads * 4;              // byte [2][warps]
+  static constexpr int kRowDataAt = kChangedAt + 2 * kWarps;                     // pointer [ring][rows]
+  static constexpr int kRowScaleAt = kRowDataAt + kRingTiles * kTileRows * 8;    // pointer [ring][rows]
+  static constexpr int kRowBiasAt = kRowScaleAt + kRingTiles * kTileRows * 8;    // float [ring][rows]: 0 or -inf
+  static constexpr int kStateAt = kRowBiasAt + kRingTiles * kTileRows * 4;       // float2 [heads]: reference, sum
+  static constexpr int kRotationAt = kStateAt + kHeads * 8;                      // float2 [32]: cos, sin
+  static constexpr int kFlagAt = kRotationAt + 32 * 8;                           // 16 bytes
   static constexpr int kSharedBytes = kFlagAt + 16;
 
-  // After the walk the stages and score buffers are free: weights [heads][32], then (clusters) partial outputs.
+  // After the walk the stages and score buffers are free. A block that is alone rounds its rows there. One that is not
+  // keeps weights [heads][32] there, then 8 rows of 128 channels for each warp (codes), then (clusters) its partial
+  // output and states.
   static constexpr int kWeightBytes = kHeads * 32 * 4;
   static constexpr int kQuads = kMTiles * kWarps * 8 * 32;  // 16-byte quads of one block's partial output
-  static_assert(kWeightBytes <= kStateAt);
-  static constexpr int kClusterStateAt = kWeightBytes + kQuads * 16;  // float2 [heads]
-  static constexpr int kClusterSharedBytes =
-      kClusterStateAt + kHeads * 8 > kSharedBytes ? kClusterStateAt + kHeads * 8 : kSharedBytes;
+  static constexpr int kGroupRowsAt = kWeightBytes;
+  static constexpr int kClusterQuadsAt = kGroupRowsAt + kWarps * 8 * (256 + 16);
+  static_assert(kClusterQuadsAt <= kStateAt && kHeads * (kHeadDim * 2 + 16) <= kStateAt);
 };
+
+/// The same with room for the partial output that a cluster exchanges.
+template <typename Base>
+struct ClusterGeometry : Base {
+  static constexpr int kQuadsEnd = Base::kClusterQuadsAt + Base::kQuads * 16;
+  static constexpr int kStateAt = kQuadsEnd > Base::kStateAt ? kQuadsEnd : Base::kStateAt;
+  static constexpr int kRotationAt = kStateAt + Base::kHeads * 8;
+  static constexpr int kFlagAt = kRotationAt + 32 * 8;
+  static constexpr int kSharedBytes = kFlagAt + 16;
+};
+
+/// The instances that are compiled. All fit the 99 KB that a block may have on sm_86, sm_89 and sm_120.
+using V4Heads16 = Geometry<RowFormat::v4, 1, 1, 16, 8>;
+using V4Heads32 = Geometry<RowFormat::v4, 2, 1, 16, 6>;
+using V4Heads64 = Geometry<RowFormat::v4, 4, 2, 16, 6>;
+using Bf16Heads16 = Geometry<RowFormat::bf16, 1, 1, 16, 4>;
+using Bf16Heads32 = Geometry<RowFormat::bf16, 2, 2, 16, 4>;
+inline constexpr int kPortableSharedBytes = 99 * 1024;
+static_assert(V4Heads16::kSharedBytes <= kPortableSharedBytes && V4Heads32::kSharedBytes <= kPortableSharedBytes &&
+              V4Heads64::kSharedBytes <= kPortableSharedBytes && Bf16Heads16::kSharedBytes <= kPortableSharedBytes &&
+              Bf16Heads32::kSharedBytes <= kPortableSharedBytes);
 
 }  // namespace fathom::ops::sparse_decode

@@ -10,29 +10,30 @@ inline constexpr float kLog2E = 1.4426950408889634f, kLn2 = 0.6931471805599453f;
 
 /// cos and sin of one RoPE pair.
 struct Rotation {
-  float cosine = 1, sine = 0;
+  float cosine, sine;
 };
 
-/// The angle is the fp32 product, as in the reference; its reduction to one turn is done in fp64, so any position is
-/// exact to fp32.
-FATHOM_DEVICE Rotation rotation(const Params& p, int token, int pair) {
+/// One warp computes the token's 32 rotations into shared memory. The angle is the fp32 product, as in the reference;
+/// its reduction to one turn is done in fp64, so any position is exact to fp32.
+template <typename G>
+FATHOM_DEVICE void prepare_rotations(const Shared<G>& shared, const Params& p, int token, int pair) {
   const float angle = static_cast<float>(p.position[token]) * p.rope_freq[pair];
   const double turns = static_cast<double>(angle) * 0.15915494309189535;
   const float part = static_cast<float>(turns - rint(turns));
   Rotation r;
   device::sincos_pi(2 * part, &r.sine, &r.cosine);
-  return r;
+  shared.rotations()[pair] = r;
 }
 
-FATHOM_DEVICE float low_channel(uint32_t word) { return std::bit_cast<float>(word << 16); }
-FATHOM_DEVICE float high_channel(uint32_t word) { return std::bit_cast<float>(word & 0xFFFF0000u); }
+FATHOM_DEVICE float low_channel(uint32_t word) {
+  return std::bit_cast<float>(word << 16);
+}
+FATHOM_DEVICE float high_channel(uint32_t word) {
+  return std::bit_cast<float>(word & 0xFFFF0000u);
+}
 
-/// Two neighbouring channels rounded to bf16 and packed.
-FATHOM_DEVICE uint32_t finish_pair(float a, float b) { return device::pack_bf16x2(a, b); }
-
-/// The same, then turned back by the query's RoPE and rounded again.
-FATHOM_DEVICE uint32_t finish_pair(float a, float b, Rotation r) {
-  const uint32_t word = device::pack_bf16x2(a, b);
+/// A rounded pair turned back by the query's RoPE and rounded again.
+FATHOM_DEVICE uint32_t turn_back(uint32_t word, Rotation r) {
   const float x = low_channel(word), y = high_channel(word);
   return device::pack_bf16x2(x * r.cosine + y * r.sine, y * r.cosine - x * r.sine);
 }
@@ -48,31 +49,10 @@ FATHOM_DEVICE uint16_t pair_codes(uint32_t word, float inverse_scale) {
   return static_cast<uint16_t>(low | static_cast<uint32_t>(to_e4m3(high_channel(word) * inverse_scale).bits) << 8);
 }
 
-/// Where one head's output goes.
-struct OutputRow {
-  uint16_t* out = nullptr;
-  uint8_t* codes = nullptr;
-  uint8_t* scale = nullptr;
-
-  FATHOM_DEVICE OutputRow(const Params& p, int token, int head) {
-    if (p.out) out = p.out + token * p.out_token_stride + head * p.out_head_stride;
-    if (p.codes) {
-      codes = p.codes + token * p.codes_token_stride + head * p.codes_head_stride;
-      scale = p.code_scale + token * p.code_scale_token_stride + head * p.code_scale_head_stride;
-    }
-  }
-  FATHOM_DEVICE void store_pair(int channel, uint32_t word) const {
-    if (out) *reinterpret_cast<uint32_t*>(out + channel) = word;
-  }
-  FATHOM_DEVICE void store_codes(int channel, uint32_t word, float inverse_scale) const {
-    *reinterpret_cast<uint16_t*>(codes + channel) = pair_codes(word, inverse_scale);
-  }
-};
-
 /// Quad (half, j) of an m-tile out of the accumulators of a product with V.
 template <bool kFp8>
 FATHOM_DEVICE void take_quad(const float (&sum)[8][4], int half, int j, float (&v)[4]) {
-FATHOM_UNROLL
+  FATHOM_UNROLL
   for (int k = 0; k < 4; ++k)
     v[k] = kFp8 ? sum[4 * (j & 1) + k][2 * half + (j >> 1)] : sum[2 * j + (k >> 1)][2 * half + (k & 1)];
 }
@@ -87,86 +67,102 @@ FATHOM_DEVICE HeadResult head_result(const Params& p, int head, float reference,
   return {1.0f / (sum + sink), (reference + device::log2_exact(sum)) * kLn2};
 }
 
-/// Writes the finished channels of one m-tile's half (head) that this warp holds.
-template <bool kFp8>
-FATHOM_DEVICE void store_words(const OutputRow& row, int slice, int t, const uint32_t (&word)[8]) {
-  if (!row.out) return;
-  if constexpr (kFp8) {  // 16 neighbouring channels
-    auto* to = reinterpret_cast<device::Float4*>(row.out + slice * kGroup + 16 * t);
-    device::Float4 v[2];
-    __builtin_memcpy(v, word, sizeof(v));
-    to[0] = v[0], to[1] = v[1];
-  } else {
-FATHOM_UNROLL
+/// Rounded rows in shared memory before the last step: [rows][512] bf16, padded against bank conflicts.
+inline constexpr int kRowBytes = kHeadDim * 2 + 16;
+
+/// Last step for 8 neighbouring channels of a lane: inverse RoPE, stores, codes. The 16 lanes that hold 128
+/// neighbouring channels of a head must come together; `real` says whether the head exists.
+template <typename G>
+FATHOM_DEVICE void finish_channels(const Shared<G>& shared, const Params& p, int token, int head, int channel,
+                                   bool real, uint32_t (&word)[4]) {
+  if (p.position && channel >= kNopeDim) {
+    FATHOM_UNROLL
+    for (int i = 0; i < 4; ++i) word[i] = turn_back(word[i], shared.rotations()[(channel - kNopeDim) / 2 + i]);
+  }
+  if (p.out && real) {
+    device::Float4 v;
+    __builtin_memcpy(&v, word, sizeof(v));
+    *reinterpret_cast<device::Float4*>(p.out + token * p.out_token_stride + head * p.out_head_stride + channel) = v;
+  }
+  if (!p.codes) return;
+  float most = 0;
+  FATHOM_UNROLL
+  for (int i = 0; i < 4; ++i) most = largest_channel(word[i], most);
+  FATHOM_UNROLL
+  for (int mask = 1; mask < 16; mask *= 2) {
+    const float other = device::shuffle_xor(most, mask);
+    most = other > most ? other : most;
+  }
+  if (!real) return;
+  const e8m0 scale = e4m3_scale(most);
+  uint64_t codes = 0;
+  FATHOM_UNROLL
+  for (int i = 0; i < 4; ++i) codes |= static_cast<uint64_t>(pair_codes(word[i], reciprocal(scale))) << 16 * i;
+  *reinterpret_cast<uint64_t*>(p.codes + token * p.codes_token_stride + head * p.codes_head_stride + channel) = codes;
+  if (channel % 128 == 0)
+    p.code_scale[token * p.code_scale_token_stride + head * p.code_scale_head_stride + channel / 128] = scale.bits;
+}
+
+/// Rounds this warp's channels of all heads into rows of shared memory.
+template <typename G, bool kFp8>
+FATHOM_DEVICE void round_rows(const Params& p, int first_head, const float* state, std::byte* rows,
+                              const Output<G>& output) {
+  const int warp = device::thread_index() / 32, lane = device::thread_index() % 32, g = lane / 4, t = lane % 4;
+  const float unit = power_of_two(output.unit - 127);
+  FATHOM_UNROLL
+  for (int m = 0; m < G::kMTiles; ++m) FATHOM_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const int local = 16 * m + 8 * half + g, head = first_head + local;
+    const float factor =
+        head < p.heads ? head_result(p, head, state[2 * local], state[2 * local + 1]).inverse * unit : 0;
+    uint32_t word[8];
+    FATHOM_UNROLL
     for (int j = 0; j < 4; ++j) {
-      row.store_pair(slice * kGroup + first_pair(false, j, t), word[2 * j]);
-      row.store_pair(slice * kGroup + second_pair(false, j, t), word[2 * j + 1]);
+      float v[4];
+      take_quad<kFp8>(output.sum[m], half, j, v);
+      word[2 * j] = device::pack_bf16x2(v[0] * factor, v[1] * factor);
+      word[2 * j + 1] = device::pack_bf16x2(v[2] * factor, v[3] * factor);
+    }
+    std::byte* row = rows + local * kRowBytes + warp * kGroup * 2;
+    if constexpr (kFp8) {  // 16 neighbouring channels
+      device::Float4 v[2];
+      __builtin_memcpy(v, word, sizeof(v));
+      auto* to = reinterpret_cast<device::Float4*>(row + 32 * t);
+      to[0] = v[0], to[1] = v[1];
+    } else {
+      FATHOM_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        *reinterpret_cast<uint32_t*>(row + 2 * first_pair(false, j, t)) = word[2 * j];
+        *reinterpret_cast<uint32_t*>(row + 2 * second_pair(false, j, t)) = word[2 * j + 1];
+      }
     }
   }
 }
 
-/// The whole output of a block that had all rows of its token. `state` holds (reference, sum) of each head; `largest`
-/// is scratch of [heads][8] floats, used when codes are wanted.
-template <typename G, bool kFp8>
-FATHOM_DEVICE void store_direct(const Params& p, int token, int first_head, const float* state, float* largest,
+/// The whole output of a block that had all rows of its token, from the states in shared memory.
+template <typename G>
+FATHOM_DEVICE void store_direct(const Shared<G>& shared, const Params& p, int token, int first_head,
                                 const Output<G>& output) {
-  const int warp = device::thread_index() / 32, lane = device::thread_index() % 32, g = lane / 4, t = lane % 4;
-  const bool rotate = !kFp8 && warp == kRopeGroup && p.position;
-  Rotation turn[8];
-  if (rotate) {
-FATHOM_UNROLL
-    for (int i = 0; i < 8; ++i) turn[i] = rotation(p, token, 4 * i + t);
+  const int warp = device::thread_index() / 32, lane = device::thread_index() % 32;
+  const float* state = shared.state();
+  if (slice_is_fp8(G::kFormat, warp))
+    round_rows<G, true>(p, first_head, state, shared.base, output);
+  else
+    round_rows<G, false>(p, first_head, state, shared.base, output);
+  if (p.lse && device::thread_index() < G::kHeads) {
+    const int local = device::thread_index(), head = first_head + local;
+    if (head < p.heads)
+      p.lse[token * p.lse_token_stride + head] = head_result(p, head, state[2 * local], state[2 * local + 1]).lse;
   }
-  uint32_t word[G::kMTiles][2][8];
-FATHOM_UNROLL
-  for (int m = 0; m < G::kMTiles; ++m)
-FATHOM_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const int local = 16 * m + 8 * half + g, head = first_head + local;
-      const bool real = head < p.heads;
-      const HeadResult result = real ? head_result(p, head, state[2 * local], state[2 * local + 1]) : HeadResult{0, 0};
-      float most = 0;
-FATHOM_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        float v[4];
-        take_quad<kFp8>(output.sum[m], half, j, v);
-FATHOM_UNROLL
-        for (int k = 0; k < 2; ++k) {
-          const float a = v[2 * k] * result.inverse, b = v[2 * k + 1] * result.inverse;
-          uint32_t& w = word[m][half][2 * j + k];
-          w = rotate ? finish_pair(a, b, turn[2 * j + k]) : finish_pair(a, b);
-          most = largest_channel(w, most);
-        }
-      }
-      if (real) {
-        store_words<kFp8>(OutputRow(p, token, head), warp, t, word[m][half]);
-        if (p.lse && warp == 0 && t == 0) p.lse[token * p.lse_token_stride + head] = result.lse;
-      }
-      if (p.codes) {
-        const float other = device::shuffle_xor(most, 1);
-        most = other > most ? other : most;
-        const float third = device::shuffle_xor(most, 2);
-        if (t == 0) largest[local * kWarps + warp] = third > most ? third : most;
-      }
-    }
-  if (!p.codes) return;
   device::sync_block();
-FATHOM_UNROLL
-  for (int m = 0; m < G::kMTiles; ++m)
-FATHOM_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const int local = 16 * m + 8 * half + g, head = first_head + local;
-      if (head >= p.heads) continue;
-      const float a = largest[local * kWarps + warp], b = largest[local * kWarps + (warp ^ 1)];
-      const e8m0 scale = e4m3_scale(a > b ? a : b);
-      const OutputRow row(p, token, head);
-FATHOM_UNROLL
-      for (int j = 0; j < 4; ++j) {
-        row.store_codes(warp * kGroup + first_pair(kFp8, j, t), word[m][half][2 * j], reciprocal(scale));
-        row.store_codes(warp * kGroup + second_pair(kFp8, j, t), word[m][half][2 * j + 1], reciprocal(scale));
-      }
-      if (t == 0 && warp % 2 == 0) row.scale[warp / 2] = scale.bits;
-    }
+  FATHOM_UNROLL_1
+  for (int item = warp; item < 2 * G::kHeads; item += kWarps) {  // half a row a warp
+    const int local = item / 2, head = first_head + local, channel = item % 2 * 256 + lane * 8;
+    if (head >= p.heads) break;
+    uint32_t word[4];
+    __builtin_memcpy(word, shared.base + local * kRowBytes + channel * 2, sizeof(word));
+    finish_channels<G>(shared, p, token, head, channel, true, word);
+  }
 }
 
 }  // namespace fathom::ops::sparse_decode

@@ -12,6 +12,7 @@ struct Plan {
   int block_heads = 64;  // 16, 32 or 64 heads share a staged row
   int splits = 1;        // blocks over the rows of a token, at most 32 (16 in a cluster)
   bool cluster = false;  // sm_90: splits meet in a cluster
+  int64_t patience = 0;  // cycles that a split waits for the others of its token before it leaves the sum to the last
 };
 
 /// The fastest known plan.
@@ -32,5 +33,8 @@ bool shapes_fit(const SparseAttentionArgs& args);
 
 /// Launches one plan. Throws fathom::Error when CUDA refuses.
 void run_plan(const SparseAttentionArgs& args, const Launch& launch, const Plan& plan);
+
+/// Throws fathom::Error. (error.h does not compile under nvcc.)
+[[noreturn]] void launch_failed(const char* what, const char* why);
 
 }  // namespace fathom::ops::sparse_decode

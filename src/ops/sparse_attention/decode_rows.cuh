@@ -26,6 +26,8 @@ FATHOM_DEVICE int load_slot(const Params& p, int token, RowCounts counts, int ro
   return row < counts.extra ? p.extra.index[token * p.extra.index_stride + row] : -1;
 }
 
+struct Rotation;
+
 /// Shared-memory views of one block.
 template <typename G>
 struct Shared {
@@ -50,6 +52,7 @@ struct Shared {
   }
   FATHOM_DEVICE float* row_bias() const { return reinterpret_cast<float*>(base + G::kRowBiasAt); }
   FATHOM_DEVICE float* state() const { return reinterpret_cast<float*>(base + G::kStateAt); }
+  FATHOM_DEVICE Rotation* rotations() const { return reinterpret_cast<Rotation*>(base + G::kRotationAt); }
   FATHOM_DEVICE uint32_t* flags() const { return reinterpret_cast<uint32_t*>(base + G::kFlagAt); }
 };
 
@@ -88,7 +91,7 @@ FATHOM_DEVICE void start_tile(const Shared<G>& shared, const void* any_address, 
   const bool present = data != nullptr;
   const std::byte* from = present ? data : static_cast<const std::byte*>(any_address);
   std::byte* to = shared.stage(tile) + physical_row(row) * G::kRowStride;
-FATHOM_UNROLL
+  FATHOM_UNROLL
   for (int piece = lane; piece < kPieces; piece += kLanes)
     device::copy_async_16(to + 16 * piece, present ? from + 16 * piece : from, present);
   if (G::kFormat == RowFormat::v4 && lane == kLanes - 1)

@@ -22,20 +22,20 @@ struct RowSet {
 };
 
 struct SparseAttentionArgs {
-  View<const bf16, 3> q;          // [T, H, 512]
+  View<const bf16, 3> q;  // [T, H, 512]
   RowFormat format = RowFormat::v4;
   RowSet window, extra;
-  View<const float, 1> sink;      // [H] natural-log units; data == null: no sink
-  float scale = 0;                // 512^-0.5 for V4
+  View<const float, 1> sink;        // [H] natural-log units; data == null: no sink
+  float scale = 0;                  // 512^-0.5 for V4
   int32_t queries_per_request = 1;  // hint: this many consecutive tokens share most of their rows
 
   View<const int32_t, 1> position;  // [T]; data == null: no inverse RoPE
   View<const float, 1> rope_freq;   // [32] fp32 base frequencies
 
-  View<bf16, 3> out;              // [T, H, 512]; data == null when only codes are wanted
-  View<float, 2> lse;             // [T, H] ln(sum_r exp(s_r)), sink excluded; data == null: not written
-  View<e4m3, 3> out_codes;        // [T, H, 512] optional: out quantised per 128 channels (act_quant) ...
-  View<e8m0, 3> out_scale;        // [T, H, 4]   ... and its scales
+  View<bf16, 3> out;        // [T, H, 512]; data == null when only codes are wanted
+  View<float, 2> lse;       // [T, H] ln(sum_r exp(s_r)), sink excluded; data == null: not written
+  View<e4m3, 3> out_codes;  // [T, H, 512] optional: out quantised per 128 channels (act_quant) ...
+  View<e8m0, 3> out_scale;  // [T, H, 4]   ... and its scales
 };
 
 Variants<SparseAttentionArgs> sparse_attention_variants();

@@ -1,0 +1,78 @@
+// Launches of the decode kernel: instances, shared memory, workspace.
+#include <cuda_runtime.h>
+
+#include <bit>
+
+#include "ops/sparse_attention/decode_kernel.cuh"
+#include "ops/sparse_attention/decode_pack.h"
+#include "ops/sparse_attention/decode_plan.h"
+
+namespace fathom::ops::sparse_decode {
+namespace {
+
+template <typename G, bool kCluster>
+__global__ void __launch_bounds__(kThreads, G::kBlocksPerSm) decode(const __grid_constant__ Params p) {
+  extern __shared__ __align__(128) std::byte shared[];
+  decode_block<G, kCluster>(p, shared);
+}
+
+void check(cudaError_t code, const char* what) {
+  if (code != cudaSuccess) launch_failed(what, cudaGetErrorString(code));
+}
+
+template <typename G, bool kCluster>
+void launch(const Params& p, const Plan& plan, int tokens, cudaStream_t stream) {
+  const auto kernel = decode<G, kCluster>;
+  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, G::kSharedBytes), "shared memory");
+  cudaLaunchAttribute attribute[1];
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(plan.splits, (p.heads + G::kHeads - 1) / G::kHeads, tokens);
+  config.blockDim = dim3(kThreads);
+  config.dynamicSmemBytes = G::kSharedBytes;
+  config.stream = stream;
+  config.attrs = attribute;
+  if (kCluster) {
+    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "cluster size");
+    attribute[0].id = cudaLaunchAttributeClusterDimension;
+    attribute[0].val.clusterDim = {static_cast<unsigned>(plan.splits), 1, 1};
+    config.numAttrs = 1;
+  }
+  check(cudaLaunchKernelEx(&config, kernel, p), "launch");
+}
+
+template <typename G>
+void launch(const Params& p, const Plan& plan, int tokens, cudaStream_t stream) {
+  if (plan.cluster)
+    launch<ClusterGeometry<G>, true>(p, plan, tokens, stream);
+  else
+    launch<G, false>(p, plan, tokens, stream);
+}
+
+}  // namespace
+
+void run_plan(const SparseAttentionArgs& args, const Launch& to, const Plan& plan) {
+  if (args.q.size[0] == 0 || args.q.size[1] == 0) return;
+  Params p = pack(args);
+  const int tokens = static_cast<int>(args.q.size[0]);
+  const Workspace space = workspace_for(args, plan);
+  auto* base = static_cast<std::byte*>(to.workspace);
+  p.arrivals = reinterpret_cast<uint64_t*>(base);
+  p.state = reinterpret_cast<float*>(base + space.state_at);
+  p.partial = reinterpret_cast<float*>(base + space.partial_at);
+  p.patience = plan.patience;
+  const auto stream = static_cast<cudaStream_t>(to.stream);
+  if (args.format == RowFormat::v4) {
+    if (plan.block_heads == 16)
+      launch<V4Heads16>(p, plan, tokens, stream);
+    else if (plan.block_heads == 32)
+      launch<V4Heads32>(p, plan, tokens, stream);
+    else
+      launch<V4Heads64>(p, plan, tokens, stream);
+  } else if (plan.block_heads == 16) {
+    launch<Bf16Heads16>(p, plan, tokens, stream);
+  } else {
+    launch<Bf16Heads32>(p, plan, tokens, stream);
+  }
+}
+
+}  // namespace fathom::ops::sparse_decode

@@ -1,0 +1,15 @@
+// The two halves of fathom_gpu_attention.
+#pragma once
+
+#include "ops/op.h"
+
+namespace fathom::gpu {
+
+/// Compares every kernel instance with float64 on random ragged shapes; returns the number of failures. `small` keeps
+/// the shapes small enough for compute-sanitizer.
+int check_attention(const ops::DeviceInfo& device, bool small, unsigned seed);
+
+/// Times plans with cold inputs under graph replay and prints tables. `all_plans` tries a grid of plans for each shape.
+void bench_attention(const ops::DeviceInfo& device, bool all_plans);
+
+}  // namespace fathom::gpu
