@@ -5,6 +5,7 @@
 
 namespace fathom::cli {
 
+Command kernels_command();
 Command run_command();
 
 }  // namespace fathom::cli

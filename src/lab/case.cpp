@@ -23,6 +23,12 @@ const Implementation* Case::find(std::string_view name) const {
   return nullptr;
 }
 
+Addresses Case::host_addresses() const {
+  Addresses addresses;
+  for (const Buffer& b : buffers) addresses.push_back(const_cast<std::byte*>(b.bytes.data()));
+  return addresses;
+}
+
 const OpCases& find_op(std::string_view name) {
   std::string known;
   for (const OpCases& op : all_ops()) {

@@ -4,6 +4,7 @@
 // GPU, and compares with the reference; the timer runs it on many copies. Neither knows the operation.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <string>
@@ -47,6 +48,8 @@ struct Implementation {
   std::function<bool(const Addresses&, const ops::DeviceInfo&)> can_run;
   std::function<size_t(const Addresses&, const ops::DeviceInfo&)> workspace;
   std::function<void(const Addresses&, const ops::Launch&)> run;
+  /// Runs token `t` alone, in place; absent where the bits of a token may depend on how many tokens run together.
+  std::function<void(const Addresses&, int64_t t, const ops::Launch&)> run_token;
 };
 
 /// The right answer of one output in double precision, computed without any variant.
@@ -64,6 +67,7 @@ class Case {
   std::vector<Buffer> buffers;
   std::vector<Implementation> implementations;
   std::vector<Truth> truths;
+  int64_t tokens = 0;  // how many run_token() accepts
   /// Properties that no element-wise tolerance can state. Gets the addresses of the variant's and of the reference's
   /// results on the host; returns what is wrong, or nothing.
   std::vector<std::function<std::string(const Addresses& got, const Addresses& want)>> properties;
@@ -86,22 +90,32 @@ class Case {
     buffers[static_cast<size_t>(slot.index)].align = bytes;
   }
 
-  /// Binds every variant of an op; `build` makes its arguments from the addresses of the buffers.
+  /// Binds every variant of an op; `build` makes its arguments from the addresses of the buffers. With `token`, which
+  /// narrows arguments to one of `tokens` tokens, the check demands that every token alone gives the bits it gives in
+  /// the batch.
   template <typename Args>
-  void bind(ops::Variants<Args> variants, std::function<Args(const Addresses&)> build) {
+  void bind(ops::Variants<Args> variants, std::function<Args(const Addresses&)> build,
+            std::function<Args(Args, int64_t t)> token = nullptr, int64_t token_count = 0) {
+    tokens = token_count;
     for (const auto& v : variants) {
-      Implementation one{std::string(v.name), v.backend, {}, {}, {}};
+      Implementation one{std::string(v.name), v.backend, {}, {}, {}, {}};
       one.can_run = [build, &v](const Addresses& a, const ops::DeviceInfo& d) { return v.can_run(build(a), d); };
       one.workspace = [build, &v](const Addresses& a, const ops::DeviceInfo& d) -> size_t {
         return v.workspace ? v.workspace(build(a), d) : 0;
       };
       one.run = [build, &v](const Addresses& a, const ops::Launch& launch) { v.run(build(a), launch); };
+      if (token)
+        one.run_token = [build, token, &v](const Addresses& a, int64_t t, const ops::Launch& launch) {
+          v.run(token(build(a), t), launch);
+        };
       implementations.push_back(std::move(one));
     }
   }
 
   /// The variant of that name; null when there is none.
   const Implementation* find(std::string_view name) const;
+  /// The case's own buffers as addresses, for questions about static shapes and for truths. Not to be written.
+  Addresses host_addresses() const;
 
  private:
   template <typename T>

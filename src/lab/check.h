@@ -36,8 +36,9 @@ struct Verdict {
 };
 
 /// Runs the variant twice from the same inputs (with the workspace left as the first run left it) and demands: results
-/// within tolerance of the reference and of the truths, properties hold, both runs bitwise equal, no write outside the
-/// outputs, inputs untouched. What the variant throws becomes a failed verdict, except gpu::Failure.
+/// within tolerance of the reference and of the truths, properties hold, both runs bitwise equal, every token alone
+/// gives the same bits (where the case has run_token), no write outside the outputs, inputs untouched. What the variant
+/// throws becomes a failed verdict, except gpu::Failure.
 Verdict check(const Case& c, const Implementation& variant, const Expected& expected, const Target& target);
 
 /// Judges contents that were computed elsewhere (by a timed run, say).

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 namespace fathom::lab {
@@ -143,6 +144,77 @@ std::string codes_follow(std::string_view name, const View<const bf16, 2>& x, co
     }
   }
   return "";
+}
+
+std::string decoded_close(std::string_view name, int64_t rows, int64_t columns, double share, double limit,
+                          const std::function<double(const Addresses&, int64_t, int64_t)>& value, const Addresses& got,
+                          const Addresses& want) {
+  double error = 0, norm = 0;
+  int64_t differing = 0;
+  for (int64_t r = 0; r < rows; ++r) {
+    for (int64_t i = 0; i < columns; ++i) {
+      const double g = value(got, r, i), w = value(want, r, i);
+      if (std::isnan(g) != std::isnan(w))
+        return fmt::format("{}: row {}, column {}: got {}, want {}", name, r, i, g, w);
+      if (std::isnan(w)) continue;
+      differing += g != w;
+      error += (g - w) * (g - w), norm += w * w;
+    }
+  }
+  const double relative = norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
+  // A few values may always differ: a share of a small case is less than one value.
+  const double most = share * static_cast<double>(rows * columns) + 2;
+  if (static_cast<double>(differing) > most)
+    return fmt::format("{}: {} of {} values differ, at most {:.0f} may", name, differing, rows * columns, most);
+  if (relative > limit)
+    return fmt::format("{}: relative L2 {:.3g} of the decoded values, limit {:.3g}", name, relative, limit);
+  return "";
+}
+
+std::string pool_close(std::string_view name, const PoolWrite& write, std::span<const std::byte> got,
+                       std::span<const std::byte> want, std::span<const int32_t> slots) {
+  std::vector<bool> owned(got.size(), false);
+  std::vector<int32_t> written;
+  for (int32_t slot : slots) {
+    if (slot < 0) continue;
+    written.push_back(slot);
+    write.owns(slot, [&](int64_t offset, int64_t bytes) {
+      for (int64_t i = 0; i < bytes; ++i) owned[static_cast<size_t>(offset + i)] = true;
+    });
+  }
+  for (size_t i = 0; i < got.size(); ++i)
+    if (!owned[i] && got[i] != want[i])
+      return fmt::format("{}: byte {}, which belongs to no written row, was changed", name, i);
+  const auto rows = static_cast<int64_t>(written.size());
+  std::vector<double> decoded[2];
+  for (int side = 0; side < 2; ++side) {
+    decoded[side].resize(static_cast<size_t>(rows * write.columns));
+    for (int64_t r = 0; r < rows; ++r)
+      write.read((side == 0 ? got : want).data(), written[static_cast<size_t>(r)],
+                 decoded[side].data() + r * write.columns);
+  }
+  const Addresses first{reinterpret_cast<std::byte*>(decoded[0].data())},
+      second{reinterpret_cast<std::byte*>(decoded[1].data())};
+  const auto value = [&](const Addresses& a, int64_t r, int64_t i) {
+    return reinterpret_cast<const double*>(a[0])[r * write.columns + i];
+  };
+  return decoded_close(name, rows, write.columns, 0.02, 0.02, value, first, second);
+}
+
+PoolWrite kv_pool_write(const PoolShape& shape) {
+  PoolWrite write;
+  write.columns = ops::kHeadDim;
+  write.read = [shape](const std::byte* pool, int64_t slot, double* values) {
+    read_row(shape.at(const_cast<std::byte*>(pool)), shape.format, slot, values);
+  };
+  write.owns = [shape](int64_t slot, const std::function<void(int64_t, int64_t)>& visit) {
+    std::byte* zero = nullptr;
+    const ops::KvPool pool = shape.at(zero);
+    visit(pool.row_data(shape.format, slot) - zero,
+          shape.format == RowFormat::bf16 ? 2 * ops::kHeadDim : ops::kV4DataBytes);
+    if (shape.format == RowFormat::v4) visit(pool.row_scales(slot) - zero, ops::kV4ScaleBytes);
+  };
+  return write;
 }
 
 }  // namespace fathom::lab

@@ -76,4 +76,22 @@ e8m0 quantize_group(std::span<const float> values, e4m3* codes);
 std::string codes_follow(std::string_view name, const View<const bf16, 2>& x, const View<const e4m3, 2>& codes,
                          const View<const e8m0, 2>& scale);
 
+/// Property: quantised rows are those of the reference but for near ties: at most `share` of the values differ, and the
+/// relative L2 of the decoded values is at most `limit`. `value(addresses, row, column)` decodes.
+std::string decoded_close(std::string_view name, int64_t rows, int64_t columns, double share, double limit,
+                          const std::function<double(const Addresses&, int64_t, int64_t)>& value, const Addresses& got,
+                          const Addresses& want);
+
+/// Property of a pool of cache rows after a write of the rows `slots` (-1 skipped): those rows are close to the
+/// reference's (`read` decodes the `columns` values of one), every other byte is as the reference left it. `owns(slot,
+/// visit)` calls visit(offset, bytes) for the parts of a row, pad bytes included.
+struct PoolWrite {
+  int64_t columns = 0;
+  std::function<void(const std::byte* pool, int64_t slot, double* values)> read;
+  std::function<void(int64_t slot, const std::function<void(int64_t offset, int64_t bytes)>& visit)> owns;
+};
+std::string pool_close(std::string_view name, const PoolWrite& write, std::span<const std::byte> got,
+                       std::span<const std::byte> want, std::span<const int32_t> slots);
+PoolWrite kv_pool_write(const PoolShape& shape);
+
 }  // namespace fathom::lab
