@@ -1,0 +1,110 @@
+// The engine: requests in, tokens out. Each step packs one token of every running request and chunks of waiting prompts
+// into one batch (continuous batching with chunked prefill).
+//
+// Requests are taken in order of arrival. One is admitted when the cache can hold its prompt and all tokens it may still
+// generate, so a running request never stops for lack of room. Its tokens depend on nothing but the request: the ops give
+// the same bits in any batch, and random numbers come from (seed, position).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cache/step_plan.h"
+#include "engine/sampler.h"
+#include "model/transformer.h"
+
+namespace fathom {
+
+enum class FinishReason { none, stop, length, cancelled };
+
+/// "stop", "length", ... as the OpenAI API spells them.
+const char* name_of(FinishReason reason);
+
+struct GenerationRequest {
+  std::vector<int32_t> prompt;      // at least one token
+  SamplingParams sampling;
+  int64_t max_tokens = 0;           // 0: as many as the context allows
+  int64_t min_tokens = 0;           // stop ids are not sampled before
+  std::vector<int32_t> stop_ids;    // end the request; the id is reported, with FinishReason::stop
+};
+
+using RequestId = int64_t;
+
+/// What step() reports for each request that got a token or ended.
+struct GenerationEvent {
+  RequestId request = 0;
+  SampledToken token;               // token.token is -1 when the request ended without one (cancelled)
+  FinishReason finish = FinishReason::none;
+};
+
+struct EngineOptions {
+  std::string ops = "cpu";          // "cpu" or "ref"
+  int64_t cache_tokens = 16384;     // tokens of all running requests together
+  int32_t max_sequences = 8;        // running requests
+  int64_t max_context = 0;          // tokens of one request; 0: what the model allows
+  int64_t chunk_tokens = 512;       // prompt tokens in one step
+};
+
+class Engine {
+ public:
+  /// `config` and `weights` outlive the engine.
+  Engine(const ModelConfig& config, const Weights& weights, const EngineOptions& options, Recorder* recorder = nullptr);
+
+  /// Queues a request. Throws Error when it can never run: empty or too long a prompt, ids outside the vocabulary, bad
+  /// sampling parameters.
+  RequestId add(GenerationRequest request);
+  /// Ends a request; its last event comes with the next step. Unknown ids are ignored: it may have ended just now.
+  void cancel(RequestId id);
+
+  /// Runs one step. False when there is nothing to do.
+  bool step(const std::function<void(const GenerationEvent&)>& report);
+  bool idle() const { return waiting_.empty() && running_.empty(); }
+
+  struct Stats {
+    int64_t steps = 0, prompt_tokens = 0, generated_tokens = 0;
+    size_t waiting = 0, running = 0;
+    Cache::Usage cache{};
+  };
+  Stats stats() const;
+  int64_t max_context() const { return max_context_; }
+  const Cache& cache() const { return cache_; }
+  Transformer& model() { return model_; }
+
+ private:
+  struct Active {
+    RequestId id;
+    GenerationRequest request;
+    SequenceId sequence{};
+    std::unique_ptr<Sampler> sampler;
+    int64_t fed = 0;           // prompt tokens in the cache
+    int64_t generated = 0;
+    int32_t next = -1;         // sampled, not yet fed
+    int64_t reserved = 0;      // tokens promised to it
+    bool cancelled = false;
+  };
+
+  void admit();
+  void report_cancelled(const std::function<void(const GenerationEvent&)>& report);
+  void choose_work(std::vector<SegmentRequest>& segments, std::vector<Active*>& owners);
+  GenerationEvent take_token(Active& a, std::span<const float> logits);
+  void remove_finished(const std::vector<RequestId>& finished);
+
+  const ModelConfig& config_;
+  EngineOptions options_;
+  int64_t max_context_;
+  Transformer model_;
+  Cache cache_;
+  StepPlan plan_;
+  std::deque<Active> waiting_;
+  std::vector<std::unique_ptr<Active>> running_;
+  RequestId next_id_ = 1;
+  int64_t promised_ = 0;  // tokens reserved by running requests
+  Stats stats_;
+};
+
+}  // namespace fathom

@@ -1,0 +1,118 @@
+#include "engine/sampler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "base/error.h"
+#include "engine/philox.h"
+
+namespace fathom {
+namespace {
+
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
+void check_range(const char* name, double value, bool good, const char* wanted) {
+  if (!std::isfinite(value) || !good) fail("{} is {}, it must be {}", name, value, wanted);
+}
+
+/// Higher logit first; equal logits: lower id first.
+bool better(const std::pair<float, int32_t>& a, const std::pair<float, int32_t>& b) {
+  return a.first != b.first ? a.first > b.first : a.second < b.second;
+}
+
+}  // namespace
+
+void SamplingParams::check(int64_t vocab) const {
+  check_range("temperature", temperature, temperature >= 0 && temperature <= 100, "from 0 to 100");
+  check_range("top_p", top_p, top_p > 0 && top_p <= 1, "above 0 and at most 1");
+  if (top_k < 0) fail("top_k is {}, it must be 0 (off) or more", top_k);
+  check_range("min_p", min_p, min_p >= 0 && min_p < 1, "at least 0 and below 1");
+  check_range("repetition_penalty", repetition_penalty, repetition_penalty > 0 && repetition_penalty <= 100, "above 0 and at most 100");
+  check_range("frequency_penalty", frequency_penalty, std::abs(frequency_penalty) <= 100, "from -100 to 100");
+  check_range("presence_penalty", presence_penalty, std::abs(presence_penalty) <= 100, "from -100 to 100");
+  if (top_logprobs < -1 || top_logprobs > vocab) fail("top_logprobs is {}, it must be from 0 to {}", top_logprobs, vocab);
+  for (const auto& [token, bias] : logit_bias) {
+    if (token < 0 || token >= vocab) fail("logit_bias names token {}, ids go from 0 to {}", token, vocab - 1);
+    check_range("logit_bias", bias, std::abs(bias) <= 1000, "from -1000 to 1000");
+  }
+}
+
+Sampler::Sampler(SamplingParams params, std::span<const int32_t> prompt, int64_t vocab) : params_(std::move(params)) {
+  params_.check(vocab);
+  seen_.assign(static_cast<size_t>(vocab), 0);
+  counts_.assign(static_cast<size_t>(vocab), 0);
+  for (int32_t token : prompt) seen_[static_cast<size_t>(token)] = 1;
+}
+
+void Sampler::accept(int32_t token) {
+  seen_[static_cast<size_t>(token)] = 1;
+  ++counts_[static_cast<size_t>(token)];
+}
+
+void Sampler::adjust(std::span<const int32_t> banned) {
+  for (const auto& [token, bias] : params_.logit_bias) logits_[static_cast<size_t>(token)] += static_cast<float>(bias);
+  const auto repetition = static_cast<float>(params_.repetition_penalty);
+  const auto frequency = static_cast<float>(params_.frequency_penalty), presence = static_cast<float>(params_.presence_penalty);
+  if (repetition != 1 || frequency != 0 || presence != 0) {
+    for (size_t i = 0; i < logits_.size(); ++i) {
+      if (seen_[i]) logits_[i] = logits_[i] > 0 ? logits_[i] / repetition : logits_[i] * repetition;
+      if (counts_[i] > 0) logits_[i] -= frequency * static_cast<float>(counts_[i]) + presence;
+    }
+  }
+  for (int32_t token : banned) logits_[static_cast<size_t>(token)] = kNever;
+}
+
+SampledToken Sampler::sample(std::span<const float> logits, int64_t position, std::span<const int32_t> banned) {
+  for (float v : logits)
+    if (std::isnan(v)) fail("the model gave NaN logits at position {}: its weights or its input are damaged", position);
+  SampledToken out;
+  logits_.assign(logits.begin(), logits.end());
+  adjust(banned);
+  const auto best = std::max_element(logits_.begin(), logits_.end()) - logits_.begin();
+  if (logits_[static_cast<size_t>(best)] == kNever) fail("no token is left to choose at position {}", position);
+  out.token = params_.temperature == 0 ? static_cast<int32_t>(best) : draw(position);
+  if (params_.top_logprobs < 0) return out;
+
+  const float top = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (float v : logits) sum += std::exp(double{v} - top);
+  const double norm = top + std::log(sum);
+  out.logprob = static_cast<float>(logits[static_cast<size_t>(out.token)] - norm);
+  ranked_.clear();
+  for (size_t i = 0; i < logits.size(); ++i) ranked_.emplace_back(logits[i], static_cast<int32_t>(i));
+  const auto wanted = ranked_.begin() + std::min<int64_t>(params_.top_logprobs, static_cast<int64_t>(ranked_.size()));
+  std::partial_sort(ranked_.begin(), wanted, ranked_.end(), better);
+  for (auto it = ranked_.begin(); it != wanted; ++it) out.top.push_back({it->second, static_cast<float>(it->first - norm)});
+  return out;
+}
+
+int32_t Sampler::draw(int64_t position) {
+  const float top = *std::max_element(logits_.begin(), logits_.end());
+  const auto probability = [&](float logit) { return std::exp((double{logit} - top) / params_.temperature); };
+  const bool filtered = params_.top_k > 0 || params_.top_p < 1 || params_.min_p > 0;
+  const double u = uniform(params_.seed, static_cast<uint64_t>(position));
+  ranked_.clear();
+  for (size_t i = 0; i < logits_.size(); ++i)
+    if (logits_[i] != kNever) ranked_.emplace_back(logits_[i], static_cast<int32_t>(i));
+  if (filtered) {
+    std::sort(ranked_.begin(), ranked_.end(), better);
+    if (params_.top_k > 0 && static_cast<size_t>(params_.top_k) < ranked_.size()) ranked_.resize(static_cast<size_t>(params_.top_k));
+    double total = 0;
+    for (const auto& r : ranked_) total += probability(r.first);
+    size_t kept = 0;
+    for (double sum = 0; kept < ranked_.size() && sum < params_.top_p * total; ++kept) sum += probability(ranked_[kept].first);
+    if (params_.top_p < 1) ranked_.resize(std::max<size_t>(1, kept));
+    while (ranked_.size() > 1 && probability(ranked_.back().first) < params_.min_p) ranked_.pop_back();  // the best has 1
+  }
+  double total = 0;
+  for (const auto& r : ranked_) total += probability(r.first);
+  double left = u * total;
+  for (const auto& r : ranked_) {
+    left -= probability(r.first);
+    if (left < 0) return r.second;
+  }
+  return ranked_.back().second;  // rounding left a crumb
+}
+
+}  // namespace fathom

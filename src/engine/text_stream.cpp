@@ -1,0 +1,41 @@
+#include "engine/text_stream.h"
+
+namespace fathom {
+
+TextStream::TextStream(const text::Tokenizer& tokenizer, const TextOptions& options)
+    : detokenizer_(tokenizer, options.chat ? text::SpecialTokens::show : text::SpecialTokens::hide), stop_(options.stop) {
+  if (options.chat) parser_.emplace(text::ParserOptions{options.thinking, text::CallDelivery::streamed});
+}
+
+TextPiece TextStream::sort(std::vector<text::OutputEvent> events) {
+  TextPiece piece;
+  for (auto& event : events) {
+    if (event.kind == text::OutputKind::reasoning) piece.reasoning += event.text;
+    else if (event.kind == text::OutputKind::content) piece.content += stop_.push(event.text);
+    else piece.calls.push_back(std::move(event));
+  }
+  return piece;
+}
+
+TextPiece TextStream::push(int32_t token) {
+  const std::string text = detokenizer_.push(token);
+  if (parser_) return sort(parser_->push(text));
+  return {{}, stop_.push(text), {}};
+}
+
+TextPiece TextStream::finish() {
+  const std::string text = detokenizer_.finish();
+  TextPiece piece;
+  if (parser_) {
+    piece = sort(parser_->push(text));
+    TextPiece rest = sort(parser_->finish());
+    piece.reasoning += rest.reasoning, piece.content += rest.content;
+    piece.calls.insert(piece.calls.end(), rest.calls.begin(), rest.calls.end());
+  } else {
+    piece.content = stop_.push(text);
+  }
+  piece.content += stop_.finish();
+  return piece;
+}
+
+}  // namespace fathom
