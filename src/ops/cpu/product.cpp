@@ -401,6 +401,16 @@ void prepare_fp8_for(Codec codec, const e4m3* codes, const e8m0* scale, int64_t 
   prepare_fp8<false>(codes, scale, columns, out);
 }
 
+/// 128 e2m1 codes with a scale for each 32 -> fp32 in nibble order.
+void prepare_fp4(const uint8_t* codes, const uint8_t* scale, float* out) {
+  const D4 d;
+  for (int64_t k = 0; k < 4; ++k) {
+    hn::Vec<D4> v[8];
+    decode_e2m1(d, hn::LoadU(U8<D4>(), codes + 16 * k), hn::Set(d, to_float(e8m0{scale[k]})), v);
+    for (int i = 0; i < 8; ++i) hn::StoreU(v[i], d, out + 32 * k + 4 * i);
+  }
+}
+
 bool simd() {
   return true;
 }
@@ -413,6 +423,7 @@ bool simd() {
 void multiply(const cpu::Matrix&, int64_t, int64_t, const float* const*, int64_t, float*, int64_t) {}
 void prepare_bf16(const bf16*, int64_t, float*) {}
 void prepare_fp8_for(cpu::Codec, const e4m3*, const e8m0*, int64_t, float*) {}
+void prepare_fp4(const uint8_t*, const uint8_t*, float*) {}
 
 #endif
 }  // namespace fathom::ops::HWY_NAMESPACE
@@ -425,6 +436,7 @@ HWY_EXPORT(simd);
 HWY_EXPORT(multiply);
 HWY_EXPORT(prepare_bf16);
 HWY_EXPORT(prepare_fp8_for);
+HWY_EXPORT(prepare_fp4);
 
 namespace cpu {
 
@@ -442,6 +454,10 @@ void prepare_bf16(const bf16* x, int64_t columns, float* out) {
 
 void prepare_fp8(Codec codec, const e4m3* codes, const e8m0* scale, int64_t columns, float* out) {
   HWY_DYNAMIC_DISPATCH(prepare_fp8_for)(codec, codes, scale, columns, out);
+}
+
+void prepare_fp4(const uint8_t* codes, const uint8_t* scale, float* out) {
+  HWY_DYNAMIC_DISPATCH(prepare_fp4)(codes, scale, out);
 }
 
 }  // namespace cpu

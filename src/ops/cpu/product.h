@@ -31,4 +31,7 @@ void prepare_bf16(const bf16* x, int64_t columns, float* out);
 /// A row of codes and scales (a multiple of 128 columns) as x of a weight of that codec.
 void prepare_fp8(Codec codec, const e4m3* codes, const e8m0* scale, int64_t columns, float* out);
 
+/// 128 packed e2m1 codes and four scales as x of a 4-bit weight.
+void prepare_fp4(const uint8_t* codes, const uint8_t* scale, float* out);
+
 }  // namespace fathom::ops::cpu

@@ -129,30 +129,34 @@ void store_kv_row(const KvPool& pool, RowFormat format, int64_t slot, const floa
   std::memcpy(pool.row_scales(slot), scales, kV4ScaleBytes);
 }
 
-/// Walsh-Hadamard transform of 128 channels times 128^-0.5, bf16 result. Sums of bf16 values in fp32.
+/// Walsh-Hadamard transform of 128 channels times 128^-0.5, bf16 result. Sums are exact in double.
 void hadamard_row(float* x) {
-  const DF d;
-  for (int64_t half = 1; half < std::min<int64_t>(kLanes, 128); half *= 2) {
+  const hn::CappedTag<double, 8> d;
+  constexpr int64_t kDoubles = static_cast<int64_t>(hn::MaxLanes(d));
+  alignas(64) double v[128];
+  for (int64_t i = 0; i < 128; i += 4) {  // the first two rounds
+    const double a = double{x[i]} + double{x[i + 1]}, b = double{x[i]} - double{x[i + 1]};
+    const double c = double{x[i + 2]} + double{x[i + 3]}, e = double{x[i + 2]} - double{x[i + 3]};
+    v[i] = a + c, v[i + 1] = b + e, v[i + 2] = a - c, v[i + 3] = b - e;
+  }
+  for (int64_t half = 4; half < 128; half *= 2) {
     for (int64_t i = 0; i < 128; i += 2 * half) {
-      for (int64_t k = i; k < i + half; ++k) {
-        const float a = x[k], b = x[k + half];
-        x[k] = a + b;
-        x[k + half] = a - b;
+      if (half < kDoubles) {
+        for (int64_t k = i; k < i + half; ++k) {
+          const double a = v[k], b = v[k + half];
+          v[k] = a + b, v[k + half] = a - b;
+        }
+        continue;
+      }
+      for (int64_t k = i; k < i + half; k += kDoubles) {
+        const auto a = hn::Load(d, v + k), b = hn::Load(d, v + k + half);
+        hn::Store(hn::Add(a, b), d, v + k);
+        hn::Store(hn::Sub(a, b), d, v + k + half);
       }
     }
   }
-  for (int64_t half = kLanes; half < 128; half *= 2) {
-    for (int64_t i = 0; i < 128; i += 2 * half) {
-      for (int64_t k = i; k < i + half; k += kLanes) {
-        const auto a = hn::LoadU(d, x + k), b = hn::LoadU(d, x + k + half);
-        hn::StoreU(hn::Add(a, b), d, x + k);
-        hn::StoreU(hn::Sub(a, b), d, x + k + half);
-      }
-    }
-  }
-  const auto factor = hn::Set(d, static_cast<float>(std::pow(128.0, -0.5)));
-  for (int64_t i = 0; i < 128; i += kLanes)
-    hn::StoreU(round_to_bf16(d, hn::Mul(hn::LoadU(d, x + i), factor)), d, x + i);
+  const float factor = static_cast<float>(std::pow(128.0, -0.5));
+  for (int64_t i = 0; i < 128; ++i) x[i] = round_bf16(static_cast<float>(v[i]) * factor);
 }
 
 /// 32 channels -> e2m1 codes, low nibble = even channel.
@@ -210,13 +214,13 @@ void swiglu_row(float* gate, const float* up, int64_t n, float limit, const floa
   }
 }
 
-/// out = bf(parts added in order); n a multiple of 16.
-void add_parts_row(const bf16* const* parts, int64_t count, int64_t n, bf16* out) {
+/// out = bf(parts added in order, times factor); n a multiple of 16.
+void add_parts_row(const bf16* const* parts, int64_t count, int64_t n, float factor, bf16* out) {
   const DF d;
   for (int64_t i = 0; i < n; i += kLanes) {
     auto sum = hn::Zero(d);
     for (int64_t p = 0; p < count; ++p) sum = hn::Add(sum, load_bf16(d, parts[p] + i));
-    store_bf16(d, sum, out + i);
+    store_bf16(d, hn::Mul(sum, hn::Set(d, factor)), out + i);
   }
 }
 
@@ -263,7 +267,7 @@ void store_kv_row(const KvPool&, RowFormat, int64_t, const float*) {}
 void quantize_fp4_row(const float*, uint8_t*, uint8_t*) {}
 void hadamard_row(float*) {}
 void swiglu_row(float*, const float*, int64_t, float, const float*) {}
-void add_parts_row(const bf16* const*, int64_t, int64_t, bf16*) {}
+void add_parts_row(const bf16* const*, int64_t, int64_t, float, bf16*) {}
 void query_head_row(bf16*, float, bool, const cpu::Angles&) {}
 
 #endif
@@ -332,8 +336,8 @@ void hadamard(float* x) {
 void swiglu(float* gate, const float* up, int64_t n, float limit, const float* weight) {
   HWY_DYNAMIC_DISPATCH(swiglu_row)(gate, up, n, limit, weight);
 }
-void add_parts(const bf16* const* parts, int64_t count, int64_t n, bf16* out) {
-  HWY_DYNAMIC_DISPATCH(add_parts_row)(parts, count, n, out);
+void add_parts(const bf16* const* parts, int64_t count, int64_t n, float factor, bf16* out) {
+  HWY_DYNAMIC_DISPATCH(add_parts_row)(parts, count, n, factor, out);
 }
 void query_head(bf16* q, float eps, bool bf16_steps, const Angles& angles) {
   HWY_DYNAMIC_DISPATCH(query_head_row)(q, eps, bf16_steps, angles);

@@ -48,7 +48,7 @@ void write_kv_row(const KvPool& pool, RowFormat format, int64_t slot, const floa
 /// gate = bf(weight * (silu(min(gate, limit)) * clamp(up, -limit, limit))) with gate and up, any fp32, rounded to bf16
 /// first. weight null: 1. n is a multiple of 16.
 void swiglu(float* gate, const float* up, int64_t n, float limit, const float* weight);
-/// out = bf(sum of the parts in order, fp32). n is a multiple of 16.
-void add_parts(const bf16* const* parts, int64_t count, int64_t n, bf16* out);
+/// out = bf(factor * sum of the parts in order, fp32). n is a multiple of 16.
+void add_parts(const bf16* const* parts, int64_t count, int64_t n, float factor, bf16* out);
 
 }  // namespace fathom::ops::cpu

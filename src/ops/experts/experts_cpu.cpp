@@ -74,7 +74,7 @@ void sum_parts(const ExpertsArgs& a, const ExpertPlan& plan, int64_t t) {
   const bf16* parts[kMostParts];
   for (int64_t e = 0; e < k; ++e) parts[e] = plan.part + (t * k + e) * n;
   if (a.shared_w1.codes.data) parts[k] = plan.part + (a.x.size[0] * k + t) * n;
-  cpu::add_parts(parts, k + (a.shared_w1.codes.data ? 1 : 0), n, a.y[t].data);
+  cpu::add_parts(parts, k + (a.shared_w1.codes.data ? 1 : 0), n, 1.0f, a.y[t].data);
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+#include "ops/cpu/project.h"
 #include "ops/experts/experts_cpu.h"
 
 namespace fathom::ops::cpu {
@@ -56,7 +57,7 @@ void add_tasks(ExpertPlan& plan, int64_t& at, int32_t expert, int32_t begin, int
     for (int64_t n = 0; n < rows; n += kExpertRows)
       plan.tasks[at++] = {expert, first, count, static_cast<int32_t>(n),
                           static_cast<int32_t>(std::min(n + kExpertRows, rows))};
-    cost += static_cast<double>(rows * columns) * (count + 6);  // decoding a weight costs about as much as six products
+    cost += static_cast<double>(rows * columns) * (count + kDecodeCost);
   }
 }
 

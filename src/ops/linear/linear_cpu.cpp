@@ -23,10 +23,10 @@ size_t linear_f32_cpu_workspace(const LinearF32Args& a, const DeviceInfo&) {
 
 void linear_fp8_cpu(const LinearFp8Args& a, const Launch& l) {
   if (!cpu::have_simd()) return linear_fp8_ref(a, l);
-  cpu::Matrix parts[kMaxParts];
-  for (int32_t p = 0; p < a.parts; ++p) parts[p] = cpu::matrix(a.part[p].w);
+  cpu::Part parts[kMaxParts];
+  for (int32_t p = 0; p < a.parts; ++p) parts[p].w = cpu::matrix(a.part[p].w);
   cpu::project(
-      a.x.size[0], std::span(parts, static_cast<size_t>(a.parts)),
+      a.x.size[0], a.x.size[1], std::span<const cpu::Part>(parts, static_cast<size_t>(a.parts)),
       [&](int64_t t, float* out) {
         cpu::prepare_fp8(cpu::Codec::fp8, a.x[t].data, a.x_scale[t].data, a.x.size[1], out);
       },
@@ -38,9 +38,10 @@ void linear_fp8_cpu(const LinearFp8Args& a, const Launch& l) {
 
 void linear_bf16_cpu(const LinearBf16Args& a, const Launch& l) {
   if (!cpu::have_simd()) return linear_bf16_ref(a, l);
-  const cpu::Matrix w = cpu::matrix(a.w);
+  const cpu::Part part{cpu::matrix(a.w)};
   cpu::project(
-      a.x.size[0], std::span(&w, 1), [&](int64_t t, float* out) { cpu::prepare_bf16(a.x[t].data, a.x.size[1], out); },
+      a.x.size[0], a.x.size[1], std::span(&part, 1),
+      [&](int64_t t, float* out) { cpu::prepare_bf16(a.x[t].data, a.x.size[1], out); },
       [&](size_t, int64_t t, int64_t n0, int64_t n1, const float* y) {
         bf16* out = a.y[t].data;
         if (a.factor == 1) return cpu::store_bf16(y, n1 - n0, out + n0);
@@ -51,10 +52,10 @@ void linear_bf16_cpu(const LinearBf16Args& a, const Launch& l) {
 
 void linear_f32_cpu(const LinearF32Args& a, const Launch& l) {
   if (!cpu::have_simd()) return linear_f32_ref(a, l);
-  cpu::Matrix parts[kMaxParts];
-  for (int32_t p = 0; p < a.parts; ++p) parts[p] = cpu::matrix(a.part[p].w);
+  cpu::Part parts[kMaxParts];
+  for (int32_t p = 0; p < a.parts; ++p) parts[p].w = cpu::matrix(a.part[p].w);
   cpu::project(
-      a.x.size[0], std::span(parts, static_cast<size_t>(a.parts)),
+      a.x.size[0], a.x.size[1], std::span<const cpu::Part>(parts, static_cast<size_t>(a.parts)),
       [&](int64_t t, float* out) { cpu::prepare_bf16(a.x[t].data, a.x.size[1], out); },
       [&](size_t p, int64_t t, int64_t n0, int64_t n1, const float* y) {
         std::memcpy(a.part[p].y[t].data + n0, y, static_cast<size_t>(n1 - n0) * sizeof(float));
