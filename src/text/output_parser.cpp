@@ -32,9 +32,11 @@ size_t skip_space(std::string_view s, size_t at) {
   return at;
 }
 
-/// Where the white space that belongs to a block begins: its indentation and up to two line ends before it.
+/// Where the white space that belongs to a block at `end` begins: its indentation and up to two line ends before it.
+/// A carriage return at the end of what is known may yet become a line end.
 size_t block_space(std::string_view s, size_t end) {
   size_t at = end;
+  if (end == s.size() && at > 0 && s[at - 1] == '\r') return block_space(s.substr(0, at - 1), at - 1);
   while (at > 0 && (s[at - 1] == ' ' || s[at - 1] == '\t')) --at;
   for (int lines = 0; lines < 2 && at > 0 && s[at - 1] == '\n'; ++lines) {
     --at;
@@ -267,7 +269,7 @@ bool OutputParser::begin_parameter(std::string_view attributes) {
   if (!keys_.insert(tag->name).second) return broken("a parameter that is given twice");
   string_value_ = tag->string;
   emit_call(OutputKind::call_arguments,
-            (keys_.size() > 1 ? ", " : "") + json_quoted(tag->name) + (string_value_ ? ": \"" : ": "));
+            fmt::format("{}{}: {}", keys_.size() > 1 ? ", " : "", json_quoted(tag->name), string_value_ ? "\"" : ""));
   value_.clear();
   state_ = State::value;
   return true;
