@@ -17,17 +17,32 @@ HWY_BEFORE_NAMESPACE();
 namespace fathom::ops::HWY_NAMESPACE {
 #if HWY_TARGET != HWY_SCALAR
 
+/// The sum over the streams is exact in double (24 by 8 bits each), so that X' is rounded as in the reference: one
+/// differing bf16 value of a stream shows in everything behind it.
 void post_streams(bf16* const* x, const bf16* y, const float* post, const float* comb, int64_t d) {
   const DF df;
+  const hn::Half<DF> dh;
+  const hn::Repartition<double, DF> dd;
   for (int64_t i = 0; i < d; i += kLanes) {
     const auto yv = load_bf16(df, y + i);
-    const auto x0 = load_bf16(df, x[0] + i), x1 = load_bf16(df, x[1] + i);
-    const auto x2 = load_bf16(df, x[2] + i), x3 = load_bf16(df, x[3] + i);
-    for (int64_t k = 0; k < 4; ++k) {
-      auto sum = hn::Mul(hn::Set(df, comb[k]), x0);
-      sum = hn::MulAdd(hn::Set(df, comb[4 + k]), x1, sum);
-      sum = hn::MulAdd(hn::Set(df, comb[8 + k]), x2, sum);
-      sum = hn::MulAdd(hn::Set(df, comb[12 + k]), x3, sum);
+    hn::Vec<decltype(dd)> low[4], high[4];
+#pragma GCC unroll 4
+    for (int j = 0; j < 4; ++j) {
+      const auto v = load_bf16(df, x[j] + i);
+      low[j] = hn::PromoteTo(dd, hn::LowerHalf(dh, v));
+      high[j] = hn::PromoteTo(dd, hn::UpperHalf(dh, v));
+    }
+#pragma GCC unroll 4
+    for (int k = 0; k < 4; ++k) {
+      const auto c0 = hn::Set(dd, double{comb[k]});
+      auto a = hn::Mul(c0, low[0]), b = hn::Mul(c0, high[0]);
+#pragma GCC unroll 4
+      for (int j = 1; j < 4; ++j) {
+        const auto c = hn::Set(dd, double{comb[4 * j + k]});
+        a = hn::MulAdd(c, low[j], a);
+        b = hn::MulAdd(c, high[j], b);
+      }
+      const auto sum = hn::Combine(df, hn::DemoteTo(dh, b), hn::DemoteTo(dh, a));
       store_bf16(df, hn::Add(hn::Mul(hn::Set(df, post[k]), yv), sum), x[k] + i);
     }
   }
