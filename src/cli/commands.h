@@ -7,5 +7,6 @@ namespace fathom::cli {
 
 Command kernels_command();
 Command run_command();
+Command trace_command();
 
 }  // namespace fathom::cli

@@ -1,0 +1,111 @@
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/progress.h"
+#include "cli/commands.h"
+#include "trace/analysis.h"
+#include "trace/json_report.h"
+#include "trace/markdown_report.h"
+#include "trace/reader.h"
+#include "trace/text_report.h"
+
+namespace fathom::cli {
+namespace {
+
+struct TraceOptions {
+  std::vector<std::string> files, rules, explain;
+  std::string json, markdown;
+  int64_t top = 15, width = 0;
+};
+
+constexpr int exit_partial = 3;
+
+size_t terminal_width(int64_t wanted) {
+  if (wanted > 0) return static_cast<size_t>(wanted);
+  winsize size{};
+  if (::ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return std::max<size_t>(60, size.ws_col);
+  return 120;
+}
+
+void print(const std::string& text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) fail("cannot write to the standard output");
+}
+
+trace::Trace read_with_progress(const std::filesystem::path& path) {
+  std::error_code ignored;
+  const uint64_t size = std::filesystem::file_size(path, ignored);
+  Progress progress("reading " + printable(path.filename().string(), 40), size);
+  return trace::read_trace(path, {.progress = [&](uint64_t done, uint64_t) { progress.update(done); }});
+}
+
+int run_trace(const TraceOptions& o) {
+  trace::CategoryRules rules = trace::CategoryRules::built_in();
+  for (auto at = o.rules.rbegin(); at != o.rules.rend(); ++at)  // the first file given is tried first
+    rules.prepend(read_file(*at, size_t{16} << 20), printable(*at, 200));
+  for (const std::string& name : o.explain) {
+    const std::string reason = rules.reason(name, trace::WorkKind::kernel);
+    print(fmt::format("{}: {} ({})\n", printable(name, 400),
+                      rules.categories()[rules.classify(name, trace::WorkKind::kernel)].id,
+                      reason.empty() ? "no rule matches" : reason));
+  }
+  if (o.files.empty()) {
+    if (o.explain.empty()) fail("trace: name at least one trace file or folder (see fathom trace --help)");
+    return 0;
+  }
+  std::vector<trace::Trace> traces;
+  for (const auto& path : trace::expand_paths(o.files)) traces.push_back(read_with_progress(path));
+  std::vector<trace::Analysis> analyses;
+  bool partial = false;
+  for (const trace::Trace& t : traces) {
+    analyses.push_back(trace::analyse(t, rules));
+    partial |= t.import.partial;
+  }
+  const bool to_stdout = o.json == "-";
+  if (!o.json.empty()) {
+    const std::string text = trace::json_report(analyses);
+    if (to_stdout) {
+      print(text);
+    } else {
+      OutputFile file(o.json);
+      file.write(text);
+      file.commit();
+    }
+  }
+  if (!o.markdown.empty()) trace::append_markdown(o.markdown, analyses);
+  if (!to_stdout) {
+    const trace::TextOptions options{terminal_width(o.width), static_cast<size_t>(o.top),
+                                     ::isatty(STDOUT_FILENO) == 1 && !std::getenv("NO_COLOR")};
+    for (size_t i = 0; i < analyses.size(); ++i) print((i ? "\n" : "") + trace::text_report(analyses[i], options));
+  }
+  return partial ? exit_partial : 0;
+}
+
+}  // namespace
+
+Command trace_command() {
+  return {
+      "trace", "Where the GPU time of a trace went, why, and what could be gained",
+      [](Parser& p) -> std::function<int()> {
+        auto o = std::make_shared<TraceOptions>();
+        p.positional("FILE", o->files,
+                     "Traces or folders of traces: PyTorch, JAX, Nsight Systems .sqlite, fathom --profile", false);
+        p.option("--json", o->json, "Write everything as JSON to this file; - for the standard output");
+        p.option("--md", o->markdown, "Append a dated section to this Markdown file");
+        p.option("--top", o->top, "Rows of the ranking", 1, 100000);
+        p.option("--rules", o->rules, "File of category rules, tried before the built-in ones");
+        p.option("--explain", o->explain, "Tell the category of this kernel name and the rule that decides");
+        p.option("--width", o->width, "Columns of the report; 0 takes the terminal's", 0, 1000);
+        p.footer(
+            "Exit status: 0 done, 1 not a trace or unreadable, 2 usage, 3 the file is damaged and the report PARTIAL.\n"
+            "Example: fathom trace rank0.json.gz --md PROFILE_FINDINGS.md");
+        return [o] { return run_trace(*o); };
+      }};
+}
+
+}  // namespace fathom::cli

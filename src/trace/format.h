@@ -1,0 +1,39 @@
+// Turning numbers and kernel names into text for people.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "trace/model.h"
+
+namespace fathom::trace {
+
+/// "104.1 ms", "726 us", "93.2 us", "640 ns": four digits at most.
+std::string time_text(Ns ns);
+/// Milliseconds with three decimals, for columns: "104.114".
+std::string milliseconds(Ns ns);
+/// Microseconds for columns: "725.9", "5.62".
+std::string microseconds(double ns);
+/// "40.4 %"; "<0.1 %" for what is not zero but would print as zero.
+std::string percent(double share);
+/// "1,148".
+std::string count_text(int64_t n);
+
+/// A kernel name for people: demangled, without return type, parameter list and "(anonymous namespace)::", safe for a
+/// terminal. The empty name shows as "(empty name)".
+std::string display_name(std::string_view name);
+/// The same without template arguments: "deep_ep::internode_ll::combine".
+std::string short_name(std::string_view name);
+
+/// Columns that a terminal needs for `text` (one for each character).
+size_t text_width(std::string_view text);
+/// `text` cut to `width` columns: the middle is replaced by "…", since names often differ at their ends.
+std::string fit(std::string_view text, size_t width);
+/// Display names cut to `width` that stay different where the names are: equal ones get " (2)", " (3)".
+std::vector<std::string> distinct_names(const std::vector<std::string>& names, size_t width);
+std::string padded(std::string_view text, size_t width, bool right = false);
+/// `text` broken at spaces into lines of at most `width` columns, `indent` in front of all but the first.
+std::string wrapped(std::string_view text, size_t width, std::string_view indent = "");
+
+}  // namespace fathom::trace

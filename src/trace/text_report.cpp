@@ -1,0 +1,167 @@
+#include "trace/text_report.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/progress.h"
+#include "trace/format.h"
+
+namespace fathom::trace {
+namespace {
+
+/// One report: the pieces append to `out_`.
+class TextWriter {
+ public:
+  TextWriter(const Analysis& analysis, const TextOptions& options)
+      : a_(analysis), trace_(*analysis.trace), width_(std::max<size_t>(options.width, 60)), options_(options) {}
+
+  std::string run() {
+    lead();
+    if (!a_.ranking.rows.empty()) {
+      ranking();
+      categories();
+      devices();
+    }
+    import();
+    return std::move(out_);
+  }
+
+ private:
+  void line(std::string text) {
+    while (text.ends_with(' ')) text.pop_back();
+    out_ += text + "\n";
+  }
+  void paragraph(std::string_view text, std::string_view indent = "") { out_ += wrapped(text, width_, indent); }
+  std::string strong(const std::string& text) const { return options_.bold ? "\033[1m" + text + "\033[0m" : text; }
+  void title(const std::string& text) { out_ += "\n" + strong(text) + "\n"; }
+
+  void lead() {
+    std::string text = wrapped(headline(a_), width_);
+    text.pop_back();
+    out_ += strong(text) + "\n";
+    std::string facts = printable(trace_.path.filename().string(), 120);
+    facts += fmt::format(": {}, {} events", producer_name(trace_.producer),
+                         count_text(static_cast<int64_t>(trace_.import.events)));
+    std::string gpu;
+    for (const Device& d : trace_.devices)
+      if (!d.name.empty()) gpu = d.name + (d.sm_count ? fmt::format(" ({} SMs)", d.sm_count) : "");
+    if (!trace_.devices.empty())
+      facts += fmt::format(", {} GPU{}{}", trace_.devices.size(), trace_.devices.size() == 1 ? "" : "s",
+                           gpu.empty() ? "" : " " + printable(gpu, 80));
+    if (trace_.rank)
+      facts +=
+          fmt::format(", rank {}{}", *trace_.rank, trace_.world_size ? fmt::format(" of {}", *trace_.world_size) : "");
+    if (trace_.import.partial) facts += ", PARTIAL";
+    paragraph(facts, "  ");
+  }
+
+  void ranking() {
+    const auto& rows = a_.ranking.rows;
+    const size_t shown = rows.size() <= options_.top + 1 ? rows.size() : options_.top;
+    title(fmt::format("Kernels by total time (share of the sum of all GPU work, {})", time_text(a_.summary.total)));
+    const bool wide = width_ >= 110, widest = width_ >= 150;  // category and minimum only where there is room
+    const size_t fixed = 10 + 8 + 8 + 10 + 10 + 10 + (widest ? 10 : 0) + (wide ? 19 : 0) + 1;
+    const size_t name_width = width_ > fixed + 16 ? width_ - fixed : 16;
+    std::string head = padded("total ms", 10, true) + padded("share", 8, true) + padded("calls", 8, true) +
+                       padded("mean us", 10, true) + (widest ? padded("min us", 10, true) : "") +
+                       padded("max us", 10, true) + padded("p95 us", 10, true) +
+                       (wide ? "  " + padded("category", 17) : "") + " kernel";
+    line(head);
+    std::vector<std::string> names;
+    for (size_t i = 0; i < shown; ++i) names.push_back(display_name(trace_.names.text(rows[i].name)));
+    names = distinct_names(names, name_width);
+    for (size_t i = 0; i < shown; ++i) {
+      const KernelRow& r = rows[i];
+      line(padded(milliseconds(r.total), 10, true) + padded(percent(r.share), 8, true) +
+           padded(fmt::format("{}", r.calls), 8, true) + padded(microseconds(r.mean()), 10, true) +
+           (widest ? padded(microseconds(static_cast<double>(r.min)), 10, true) : "") +
+           padded(microseconds(static_cast<double>(r.max)), 10, true) +
+           padded(microseconds(static_cast<double>(r.p95)), 10, true) +
+           (wide ? "  " + padded(fit(a_.categories.categories[r.category].label, 17), 17) : "") + " " + names[i]);
+    }
+    if (shown == rows.size()) return;
+    Ns total = 0;
+    int64_t calls = 0;
+    double share = 0;
+    for (size_t i = shown; i < rows.size(); ++i) total += rows[i].total, calls += rows[i].calls, share += rows[i].share;
+    line(padded(milliseconds(total), 10, true) + padded(percent(share), 8, true) +
+         padded(fmt::format("{}", calls), 8, true) + std::string(30 + (widest ? 10 : 0) + (wide ? 19 : 0), ' ') +
+         fit(fmt::format(" {} more (--top)", rows.size() - shown), name_width));
+  }
+
+  void categories() {
+    title("Categories");
+    for (const CategoryRow& r : a_.categories.rows) {
+      const size_t room = width_ > 70 ? std::min<size_t>(width_ - 60, 40) : 10;
+      const auto bar = static_cast<size_t>(r.share * static_cast<double>(room) + 0.5);
+      line(padded(a_.categories.categories[r.category].label, 19) + padded(milliseconds(r.total), 10, true) + " ms" +
+           padded(percent(r.share), 8, true) + padded(fmt::format("{}", r.calls), 8, true) + " calls  " +
+           std::string(bar, '#'));
+    }
+    line(fmt::format("Not matched by any rule (other): {} of kernel time", percent(a_.categories.other_share)));
+  }
+
+  std::string device_label(const Device& d) const {
+    return fmt::format("GPU {}{}", printable(d.id, 30),
+                       d.rank_label.empty() ? "" : " [" + printable(d.rank_label, 40) + "]");
+  }
+
+  std::string event_name(size_t i) const { return fit(short_name(trace_.name(trace_.events[i])), 36); }
+
+  void devices() {
+    title("Devices: total is the sum of durations, busy is the time in which at least one stream worked");
+    for (const DeviceSummary& d : a_.summary.devices) {
+      const double span = std::max(1.0, static_cast<double>(d.span()));
+      paragraph(
+          fmt::format("{}: total {}, busy {} of {} ({}), idle {}{}", device_label(trace_.devices[index(d.device)]),
+                      time_text(d.total), time_text(d.busy), time_text(d.span()),
+                      percent(static_cast<double>(d.busy) / span), time_text(d.idle()),
+                      d.total > d.busy ? fmt::format(", overlap of streams {}", time_text(d.total - d.busy)) : ""),
+          "    ");
+      if (d.windows.size() > 1) {
+        for (size_t i = 0; i < d.windows.size() && i < 6; ++i) {
+          const Window& w = d.windows[i];
+          const double length = std::max(1.0, static_cast<double>(w.end - w.start));
+          line(fmt::format("    window {} at +{}: {}, busy {}, {} events", i + 1, time_text(w.start - d.first),
+                           time_text(w.end - w.start), percent(static_cast<double>(w.busy) / length), w.events));
+        }
+        if (d.windows.size() > 6) line(fmt::format("    and {} more windows", d.windows.size() - 6));
+      }
+      for (size_t i = 0; i < d.holes.size() && i < 3; ++i) {
+        const Hole& h = d.holes[i];
+        paragraph(fmt::format("    hole of {} at +{}, between {} and {}", time_text(h.duration),
+                              time_text(h.start - d.first), event_name(h.before), event_name(h.after)),
+                  "        ");
+      }
+      for (const StreamSummary& s : d.streams)
+        if (s.implausible)
+          paragraph(
+              fmt::format("    stream {}: {} events overrun the work behind them by up to {}: these durations are "
+                          "clock defects, not work",
+                          printable(trace_.streams[index(s.stream)].id, 30), s.implausible,
+                          time_text(s.implausible_time)),
+              "        ");
+    }
+  }
+
+  void import() {
+    const auto sentences = import_sentences(trace_);
+    if (sentences.empty()) return;
+    title("About the file");
+    for (const std::string& s : sentences) paragraph("- " + printable(s, 2000), "  ");
+  }
+
+  const Analysis& a_;
+  const Trace& trace_;
+  size_t width_;
+  const TextOptions& options_;
+  std::string out_;
+};
+
+}  // namespace
+
+std::string text_report(const Analysis& analysis, const TextOptions& options) {
+  return TextWriter(analysis, options).run();
+}
+
+}  // namespace fathom::trace
