@@ -4,6 +4,7 @@ set(FATHOM_CUDA_ARCHS "80;89;90a;120a" CACHE STRING "Compute capabilities to bui
 
 if(NOT TARGET cuda_kernels)
   add_custom_target(cuda_kernels)  # every kernel library and nothing else
+  add_test(NAME cuda.kernel_resources COMMAND python3 ${CMAKE_SOURCE_DIR}/tools/kernel_resources.py ${CMAKE_BINARY_DIR})
 endif()
 
 function(fathom_cuda_library name)
@@ -15,7 +16,9 @@ function(fathom_cuda_library name)
     list(APPEND flags "SHELL:-gencode arch=compute_${arch},code=sm_${arch}")
   endforeach()
   target_compile_options(fathom_${name}_cuda PRIVATE $<$<COMPILE_LANGUAGE:CUDA>:${flags}>)
-  set_target_properties(fathom_${name}_cuda PROPERTIES CUDA_STANDARD_REQUIRED OFF)
+  # The launcher keeps ptxas' report of each object for tools/kernel_resources.py.
+  set_target_properties(fathom_${name}_cuda PROPERTIES CUDA_STANDARD_REQUIRED OFF
+    CUDA_COMPILER_LAUNCHER "${CMAKE_SOURCE_DIR}/tools/keep_ptxas_report;${CMAKE_CUDA_COMPILER_LAUNCHER}")
   add_dependencies(cuda_kernels fathom_${name}_cuda)
   target_link_libraries(fathom_${name} PUBLIC fathom_${name}_cuda)
   target_link_libraries(fathom_${name}_cuda PUBLIC CUDA::cudart_static)
