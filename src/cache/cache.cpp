@@ -9,7 +9,9 @@
 namespace fathom {
 namespace {
 
-constexpr int64_t pages_for(int64_t tokens, int64_t page) { return (tokens + page - 1) / page; }
+constexpr int64_t pages_for(int64_t tokens, int64_t page) {
+  return (tokens + page - 1) / page;
+}
 
 /// Pages of both pools for a budget. A sequence wastes part of its last page, so each gets one page on top.
 struct PageCounts {
@@ -19,8 +21,12 @@ struct PageCounts {
         entry(pages_for(b.tokens, Cache::kEntryPage) + b.sequences) {}
 };
 
-int rows_of(int ratio) { return Cache::kEntryPage / ratio; }
-int ring_of(int ratio) { return ratio == 4 ? Cache::kRing4 : Cache::kRing128; }
+int rows_of(int ratio) {
+  return Cache::kEntryPage / ratio;
+}
+int ring_of(int ratio) {
+  return ratio == 4 ? Cache::kRing4 : Cache::kRing128;
+}
 
 int32_t checked_pages(int64_t n, const char* what) {
   if (n < 1 || n > (int64_t{1} << 30) / Cache::kEntryPage)
@@ -88,7 +94,9 @@ void Cache::make_layers() {
   }
 }
 
-Cache::Sequence& Cache::at(SequenceId id) { return const_cast<Sequence&>(std::as_const(*this).at(id)); }
+Cache::Sequence& Cache::at(SequenceId id) {
+  return const_cast<Sequence&>(std::as_const(*this).at(id));
+}
 
 const Cache::Sequence& Cache::at(SequenceId id) const {
   const auto i = static_cast<size_t>(id);
@@ -133,7 +141,8 @@ void Cache::release(SequenceId id) {
 bool Cache::reserve(SequenceId id, int64_t tokens) {
   Sequence& s = at(id);
   const int64_t end = std::max(s.length + tokens, s.written);
-  const auto window_have = static_cast<int64_t>(s.window_pages.size()), entry_have = static_cast<int64_t>(s.entry_pages.size());
+  const auto window_have = static_cast<int64_t>(s.window_pages.size()),
+             entry_have = static_cast<int64_t>(s.entry_pages.size());
   const int64_t window_new = std::max<int64_t>(0, pages_for(end, kWindowPage) - window_have);
   const int64_t entry_new = std::max<int64_t>(0, pages_for(end, kEntryPage) - entry_have);
   // Only the pages that hold the first unwritten token can be both ours and somebody else's: later ones are new.
@@ -185,7 +194,8 @@ bool Cache::ring_holds(const Sequence& s, int64_t length) const {
   const bool any4 = std::count(config_.compress_ratios.begin(), config_.compress_ratios.end(), 4) > 0;
   const bool any128 = std::count(config_.compress_ratios.begin(), config_.compress_ratios.end(), 128) > 0;
   const auto oldest = [&](int ring) { return std::max(s.state_from, s.reached - ring); };
-  return (!any4 || need4 >= oldest(kRing4) || need4 == length) && (!any128 || need128 >= oldest(kRing128) || need128 == length);
+  return (!any4 || need4 >= oldest(kRing4) || need4 == length) &&
+         (!any128 || need128 >= oldest(kRing128) || need128 == length);
 }
 
 int64_t Cache::rollback(SequenceId id, int64_t length) {
@@ -230,15 +240,18 @@ int32_t Cache::entry_write_row(SequenceId id, int ratio, int64_t entry) const {
 
 void Cache::copy_window_page(int32_t from, int32_t to) {
   for (const LayerCache& l : layers_)
-    std::memcpy(l.window.data + to * l.window.stride, l.window.data + from * l.window.stride, static_cast<size_t>(l.window.stride));
+    std::memcpy(l.window.data + to * l.window.stride, l.window.data + from * l.window.stride,
+                static_cast<size_t>(l.window.stride));
 }
 
 void Cache::copy_entry_page(int32_t from, int32_t to) {
   for (const LayerCache& l : layers_) {
     if (l.entries.data)
-      std::memcpy(l.entries.data + to * l.entries.stride, l.entries.data + from * l.entries.stride, static_cast<size_t>(l.entries.stride));
+      std::memcpy(l.entries.data + to * l.entries.stride, l.entries.data + from * l.entries.stride,
+                  static_cast<size_t>(l.entries.stride));
     if (l.index.data)
-      std::memcpy(l.index.data + to * l.index.stride, l.index.data + from * l.index.stride, static_cast<size_t>(l.index.stride));
+      std::memcpy(l.index.data + to * l.index.stride, l.index.data + from * l.index.stride,
+                  static_cast<size_t>(l.index.stride));
   }
 }
 
@@ -250,8 +263,13 @@ void Cache::copy_state(int32_t from, int32_t to) {
 }
 
 Cache::Usage Cache::usage() const {
-  return {windows_.total(),    windows_.free(), entries_.total(), entries_.free(),
-          budget_.sequences, static_cast<int32_t>(free_states_.size()), static_cast<int64_t>(memory_->allocated())};
+  return {windows_.total(),
+          windows_.free(),
+          entries_.total(),
+          entries_.free(),
+          budget_.sequences,
+          static_cast<int32_t>(free_states_.size()),
+          static_cast<int64_t>(memory_->allocated())};
 }
 
 void Cache::check() const {
@@ -262,15 +280,19 @@ void Cache::check() const {
         if (page >= 0) ++count[static_cast<size_t>(page)];
     int32_t unused = 0;
     for (int32_t p = 0; p < pool.total(); ++p) {
-      if (count[static_cast<size_t>(p)] != pool.references(p)) throw std::logic_error(std::string("Cache: wrong count of a page of ") + what);
+      if (count[static_cast<size_t>(p)] != pool.references(p))
+        throw std::logic_error(std::string("Cache: wrong count of a page of ") + what);
       unused += count[static_cast<size_t>(p)] == 0;
     }
     if (unused != pool.free()) throw std::logic_error(std::string("Cache: in use + free is not total for ") + what);
   };
-  audit(windows_, [](const Sequence& s) -> const auto& { return s.window_pages; }, "window rows");
-  audit(entries_, [](const Sequence& s) -> const auto& { return s.entry_pages; }, "entries");
+  audit(
+      windows_, [](const Sequence& s) -> const auto& { return s.window_pages; }, "window rows");
+  audit(
+      entries_, [](const Sequence& s) -> const auto& { return s.entry_pages; }, "entries");
   const auto alive = std::count_if(sequences_.begin(), sequences_.end(), [](const Sequence& s) { return s.alive; });
-  if (alive + static_cast<int64_t>(free_states_.size()) != budget_.sequences) throw std::logic_error("Cache: sequences lost");
+  if (alive + static_cast<int64_t>(free_states_.size()) != budget_.sequences)
+    throw std::logic_error("Cache: sequences lost");
 }
 
 }  // namespace fathom

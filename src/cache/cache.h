@@ -5,12 +5,12 @@
 //   entries       ratio-4 and ratio-128 KV and the ratio-4 index keys; pages of 256 tokens (64 and 2 rows).
 //   compressor    per sequence and layer a ring of the last 16 (ratio 4) or 256 (ratio 128) tokens' projections.
 //
-// Pages are counted by reference: fork() shares them, and a page is copied only when one of its owners is about to write
-// to it. in_use + free = total holds after every call (check() proves it).
+// Pages are counted by reference: fork() shares them, and a page is copied only when one of its owners is about to
+// write to it. in_use + free = total holds after every call (check() proves it).
 //
-// A sequence can be rolled back to any earlier length. Where the rings still hold what the compressor needs, nothing has
-// to be computed again; otherwise rollback() says from which token on the caller must feed the tokens once more (at most
-// about one block of 128), and rows that are already there are not written twice.
+// A sequence can be rolled back to any earlier length. Where the rings still hold what the compressor needs, nothing
+// has to be computed again; otherwise rollback() says from which token on the caller must feed the tokens once more (at
+// most about one block of 128), and rows that are already there are not written twice.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@
 namespace fathom {
 
 struct CacheBudget {
-  int64_t tokens = 0;      // tokens of all sequences together, rounded up to pages
+  int64_t tokens = 0;  // tokens of all sequences together, rounded up to pages
   int32_t sequences = 1;
   int64_t keep_window = -1;  // window rows kept beyond the window, for rollback and forks; -1: all
   int draft_stages = 0;      // window rings of a draft, kept like layers
@@ -51,8 +51,8 @@ class Cache {
   void release(SequenceId id);
   int64_t length(SequenceId id) const { return at(id).length; }
 
-  /// Makes room for `tokens` more: takes pages, copies shared ones that will be written. False, and nothing changed, when
-  /// pages are lacking.
+  /// Makes room for `tokens` more: takes pages, copies shared ones that will be written. False, and nothing changed,
+  /// when pages are lacking.
   bool reserve(SequenceId id, int64_t tokens);
   /// The model has processed `tokens` reserved tokens.
   void commit(SequenceId id, int64_t tokens);

@@ -12,7 +12,8 @@ View<const T, 1> view_of(const std::vector<T>& v) {
 
 }  // namespace
 
-const StepBatch& StepPlan::build(const ModelConfig& config, const Cache& cache, std::span<const SegmentRequest> requests) {
+const StepBatch& StepPlan::build(const ModelConfig& config, const Cache& cache,
+                                 std::span<const SegmentRequest> requests) {
   for (auto* v : {&ids_, &position_, &window_slot_, &window_index_, &window_length_, &index128_, &length128_, &pages_,
                   &sequence_, &visible4_, &logit_rows_})
     v->clear();
@@ -30,10 +31,12 @@ const StepBatch& StepPlan::build(const ModelConfig& config, const Cache& cache, 
   return batch_;
 }
 
-void StepPlan::add_segment(const ModelConfig& config, const Cache& cache, const SegmentRequest& request, int32_t number) {
+void StepPlan::add_segment(const ModelConfig& config, const Cache& cache, const SegmentRequest& request,
+                           int32_t number) {
   const auto start = cache.length(request.sequence), count = static_cast<int64_t>(request.tokens.size());
   const auto first = static_cast<int32_t>(ids_.size());
-  segments_.push_back({first, static_cast<int32_t>(count), static_cast<int32_t>(start), cache.state_slot(request.sequence)});
+  segments_.push_back(
+      {first, static_cast<int32_t>(count), static_cast<int32_t>(start), cache.state_slot(request.sequence)});
   if (count > 1) batch_.prefill_tokens += count;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t p = start + i, oldest = std::max<int64_t>(0, p - config.window + 1);

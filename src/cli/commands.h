@@ -5,6 +5,7 @@
 
 namespace fathom::cli {
 
+Command check_command();
 Command kernels_command();
 Command run_command();
 Command trace_command();

@@ -26,7 +26,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_between(Clock::time_point a, Clock::time_point b) { return std::chrono::duration<double>(b - a).count(); }
+double seconds_between(Clock::time_point a, Clock::time_point b) {
+  return std::chrono::duration<double>(b - a).count();
+}
 
 struct Flags {
   std::string model, prompt, system, think, profile, ops = "cpu";
@@ -111,7 +113,8 @@ class Printer {
   bool quiet_, terminal_, thinking_ = false;
 };
 
-Outcome generate(const Flags& f, const LoadedModel& m, Recorder& recorder, std::vector<int32_t> prompt, const SamplingParams& sampling) {
+Outcome generate(const Flags& f, const LoadedModel& m, Recorder& recorder, std::vector<int32_t> prompt,
+                 const SamplingParams& sampling) {
   Outcome out;
   out.prompt_tokens = static_cast<int64_t>(prompt.size());
   EngineOptions options;
@@ -121,7 +124,8 @@ Outcome generate(const Flags& f, const LoadedModel& m, Recorder& recorder, std::
   options.max_context = std::min(f.context, m.config().max_positions);
   options.cache_tokens = std::min(options.max_context, out.prompt_tokens + f.max_tokens + 1);
   if (out.prompt_tokens >= options.max_context)
-    fail("the prompt has {} tokens, --context allows {} (the model up to {})", out.prompt_tokens, options.max_context, m.config().max_positions);
+    fail("the prompt has {} tokens, --context allows {} (the model up to {})", out.prompt_tokens, options.max_context,
+         m.config().max_positions);
   Engine engine(m.config(), m.weights, options, &recorder);
   TextStream text(m.tokenizer, {f.chat, !f.think.empty(), f.stop});
   Printer printer(f.json || f.quiet);
@@ -168,52 +172,62 @@ double decode_bytes(const Recorder& recorder) {
   });
   std::sort(decode_steps.begin(), decode_steps.end());
   recorder.for_each([&](const SpanRecord& s) {
-    if (s.category == kOpCategory && std::binary_search(decode_steps.begin(), decode_steps.end(), s.step)) bytes += static_cast<double>(s.bytes);
+    if (s.category == kOpCategory && std::binary_search(decode_steps.begin(), decode_steps.end(), s.step))
+      bytes += static_cast<double>(s.bytes);
   });
   return bytes;
 }
 
 void print_report(const Flags& f, const LoadedModel& m, const Outcome& o, const Recorder& recorder) {
   if (f.quiet) return;
-  std::string text = fmt::format("\n[{} prompt tokens, first token after {:.1f} ms ({:.0f} tokens/s prefill); ", o.prompt_tokens,
-                                 o.first_seconds * 1e3, o.prefill_rate());
+  std::string text = fmt::format("\n[{} prompt tokens, first token after {:.1f} ms ({:.0f} tokens/s prefill); ",
+                                 o.prompt_tokens, o.first_seconds * 1e3, o.prefill_rate());
   text += fmt::format("{} tokens, {:.1f} tokens/s decode", o.tokens.size(), o.decode_rate());
   if (o.tokens.size() > 1) {
     const double per_token = o.decode_bytes / static_cast<double>(o.tokens.size() - 1);
     text += fmt::format("; {} touched a token, {:.2f} GB/s", human_bytes(per_token), per_token * o.decode_rate() / 1e9);
   }
-  text += fmt::format("; ended by {}; loaded {} in {:.2f} s, {} threads]\n", o.interrupted ? "interrupt" : name_of(o.finish),
+  text += fmt::format("; ended by {}; loaded {} in {:.2f} s, {} threads]\n",
+                      o.interrupted ? "interrupt" : name_of(o.finish),
                       human_bytes(static_cast<double>(m.checkpoint.total_bytes())), m.load_seconds, thread_count());
   std::fputs(text.c_str(), stderr);
   for (const auto& note : o.notes) std::fprintf(stderr, "[%s]\n", printable(note, 200).c_str());
   if (f.stats) {
     const auto summary = profile::summarize(recorder);
-    std::fprintf(stderr, "\nWhere the time went\n%s", profile::format_table(summary, profile::terminal_width(STDERR_FILENO)).c_str());
+    std::fprintf(stderr, "\nWhere the time went\n%s",
+                 profile::format_table(summary, profile::terminal_width(STDERR_FILENO)).c_str());
   }
 }
 
 void print_json(const LoadedModel& m, const Outcome& o) {
   using text::json_quoted;
   std::string j = "{";
-  j += fmt::format("\"model\": {}, \"text\": {}, \"reasoning\": {}, ", json_quoted(m.checkpoint.folder().filename().string()),
-                   json_quoted(o.content), json_quoted(o.reasoning));
+  j += fmt::format("\"model\": {}, \"text\": {}, \"reasoning\": {}, ",
+                   json_quoted(m.checkpoint.folder().filename().string()), json_quoted(o.content),
+                   json_quoted(o.reasoning));
   j += fmt::format("\"finish_reason\": \"{}\", \"token_ids\": [{}], ", name_of(o.finish), fmt::join(o.tokens, ", "));
-  j += fmt::format("\"usage\": {{\"prompt_tokens\": {}, \"completion_tokens\": {}}}, ", o.prompt_tokens, o.tokens.size());
-  j += fmt::format("\"timing\": {{\"load_seconds\": {:.4f}, \"first_token_seconds\": {:.5f}, \"decode_seconds\": {:.5f}, "
-                   "\"prefill_tokens_per_second\": {:.2f}, \"decode_tokens_per_second\": {:.2f}, \"decode_bytes_per_token\": {:.0f}}}}}\n",
-                   m.load_seconds, o.first_seconds, o.decode_seconds, o.prefill_rate(), o.decode_rate(),
-                   o.tokens.size() > 1 ? o.decode_bytes / static_cast<double>(o.tokens.size() - 1) : 0.0);
+  j += fmt::format("\"usage\": {{\"prompt_tokens\": {}, \"completion_tokens\": {}}}, ", o.prompt_tokens,
+                   o.tokens.size());
+  j += fmt::format(
+      "\"timing\": {{\"load_seconds\": {:.4f}, \"first_token_seconds\": {:.5f}, \"decode_seconds\": {:.5f}, "
+      "\"prefill_tokens_per_second\": {:.2f}, \"decode_tokens_per_second\": {:.2f}, \"decode_bytes_per_token\": "
+      "{:.0f}}}}}\n",
+      m.load_seconds, o.first_seconds, o.decode_seconds, o.prefill_rate(), o.decode_rate(),
+      o.tokens.size() > 1 ? o.decode_bytes / static_cast<double>(o.tokens.size() - 1) : 0.0);
   put(j);
 }
 
 int run(const Flags& f, const Parser& parser) {
-  if (!f.chat && (!f.system.empty() || !f.think.empty())) fail("--system and --think need --chat: a plain prompt has no roles");
+  if (!f.chat && (!f.system.empty() || !f.think.empty()))
+    fail("--system and --think need --chat: a plain prompt has no roles");
   if (f.threads > 0) set_thread_count(static_cast<int>(f.threads));
   // A profile that cannot be written should be known before minutes of work, not after.
   if (!f.profile.empty()) OutputFile probe(f.profile);
   const bool prompt_given = parser.given("PROMPT");
   catch_interrupts();
   const auto model = load_model(f.model);
+  for (const auto& field : model->config().unknown_fields)
+    std::fprintf(stderr, "note: config.json has a field that fathom does not know: %s\n", field.c_str());
   const std::string prompt = read_prompt(f, prompt_given);
 
   SamplingParams sampling = model->recommended;
@@ -221,7 +235,8 @@ int run(const Flags& f, const Parser& parser) {
   if (parser.given("--top-p")) sampling.top_p = f.top_p;
   if (parser.given("--top-k")) sampling.top_k = f.top_k;
   sampling.min_p = f.min_p;
-  sampling.repetition_penalty = f.repetition, sampling.frequency_penalty = f.frequency, sampling.presence_penalty = f.presence;
+  sampling.repetition_penalty = f.repetition, sampling.frequency_penalty = f.frequency,
+  sampling.presence_penalty = f.presence;
   sampling.seed = static_cast<uint64_t>(f.seed);
 
   Recorder recorder;
@@ -235,7 +250,9 @@ int run(const Flags& f, const Parser& parser) {
                                  {"prompt_tokens", std::to_string(out.prompt_tokens)},
                                  {"generated_tokens", std::to_string(out.tokens.size())},
                                  {"threads", std::to_string(thread_count())}});
-    if (!f.quiet) std::fprintf(stderr, "[profile written to %s: open it in Perfetto, chrome://tracing or fathom trace]\n", printable(f.profile, 400).c_str());
+    if (!f.quiet)
+      std::fprintf(stderr, "[profile written to %s: open it in Perfetto, chrome://tracing or fathom trace]\n",
+                   printable(f.profile, 400).c_str());
   }
   return out.interrupted ? 130 : 0;
 }
@@ -243,38 +260,43 @@ int run(const Flags& f, const Parser& parser) {
 }  // namespace
 
 Command run_command() {
-  return {"run", "Generate text in the terminal", [](Parser& p) -> std::function<int()> {
-            auto f = std::make_shared<Flags>();
-            p.positional("MODEL", f->model, "Folder of a checkpoint (config.json, tokenizer.json, *.safetensors)");
-            p.positional("PROMPT", f->prompt, "The prompt; without it, or with -, it is read from standard input", false);
-            p.flag("--chat", f->chat, "Take the prompt as a user's message and answer as the assistant");
-            p.option("--system", f->system, "System message (with --chat)");
-            p.choice("--think", f->think, {"low", "high", "max"}, "Think before answering, with this effort (with --chat)");
-            p.option("-n,--max-tokens", f->max_tokens, "Most tokens to generate", 1, 1 << 24);
-            p.option("--temperature", f->temperature, "Randomness; 0 takes the likeliest token (default: the model's)", 0, 100);
-            p.option("--top-p", f->top_p, "Sample from the likeliest tokens that make up this probability", 1e-9, 1);
-            p.option("--top-k", f->top_k, "Sample from this many likeliest tokens; 0: all", 0, 1 << 24);
-            p.option("--min-p", f->min_p, "Drop tokens below this share of the likeliest one's probability", 0, 0.999999);
-            p.option("--repetition-penalty", f->repetition, "Above 1: make tokens of prompt and output less likely", 1e-3, 100);
-            p.option("--frequency-penalty", f->frequency, "Lower a token's logit by this each time it was generated", -100, 100);
-            p.option("--presence-penalty", f->presence, "Lower a token's logit by this once it was generated", -100, 100);
-            p.option("--seed", f->seed, "The same seed gives the same text", 0, INT64_MAX);
-            p.option("--stop", f->stop, "End before this text; may be given several times");
-            p.flag("--ignore-eos", f->ignore_eos, "Go on after the end token");
-            p.flag("--json", f->json, "One JSON object on standard output instead of text as it comes");
-            p.flag("--stats", f->stats, "Print where the time went, op by op");
-            p.flag("-q,--quiet", f->quiet, "No report on standard error");
-            p.option("--profile", f->profile, "Write a Chrome trace of every op to this file (.json or .json.gz)");
-            p.option("--context", f->context, "Most tokens of prompt and answer together", 1, 1 << 24);
-            p.option("--chunk", f->chunk, "Prompt tokens processed in one step", 1, 1 << 16);
-            p.option("--threads", f->threads, "Threads; 0: all processors", 0, 4096);
-            p.choice("--ops", f->ops, {"cpu", "ref"}, "Operations: fast, or the slow exact references");
-            p.footer("Examples:\n  fathom run models/fairy --chat \"Tell me a story about a king and a dragon.\"\n"
-                     "  echo \"Once upon a time\" | fathom run models/fairy --temperature 0 --stats\n"
-                     "Exit status: 0 done, 1 error (one line on standard error), 2 usage, 130 interrupted.");
-            Parser* parser = &p;
-            return [f, parser] { return run(*f, *parser); };
-          }};
+  return {
+      "run", "Generate text in the terminal", [](Parser& p) -> std::function<int()> {
+        auto f = std::make_shared<Flags>();
+        p.positional("MODEL", f->model, "Folder of a checkpoint (config.json, tokenizer.json, *.safetensors)");
+        p.positional("PROMPT", f->prompt, "The prompt; without it, or with -, it is read from standard input", false);
+        p.flag("--chat", f->chat, "Take the prompt as a user's message and answer as the assistant");
+        p.option("--system", f->system, "System message (with --chat)");
+        p.choice("--think", f->think, {"low", "high", "max"}, "Think before answering, with this effort (with --chat)");
+        p.option("-n,--max-tokens", f->max_tokens, "Most tokens to generate", 1, 1 << 24);
+        p.option("--temperature", f->temperature, "Randomness; 0 takes the likeliest token (default: the model's)", 0,
+                 100);
+        p.option("--top-p", f->top_p, "Sample from the likeliest tokens that make up this probability", 1e-9, 1);
+        p.option("--top-k", f->top_k, "Sample from this many likeliest tokens; 0: all", 0, 1 << 24);
+        p.option("--min-p", f->min_p, "Drop tokens below this share of the likeliest one's probability", 0, 0.999999);
+        p.option("--repetition-penalty", f->repetition, "Above 1: make tokens of prompt and output less likely", 1e-3,
+                 100);
+        p.option("--frequency-penalty", f->frequency, "Lower a token's logit by this each time it was generated", -100,
+                 100);
+        p.option("--presence-penalty", f->presence, "Lower a token's logit by this once it was generated", -100, 100);
+        p.option("--seed", f->seed, "The same seed gives the same text", 0, INT64_MAX);
+        p.option("--stop", f->stop, "End before this text; may be given several times");
+        p.flag("--ignore-eos", f->ignore_eos, "Go on after the end token");
+        p.flag("--json", f->json, "One JSON object on standard output instead of text as it comes");
+        p.flag("--stats", f->stats, "Print where the time went, op by op");
+        p.flag("-q,--quiet", f->quiet, "No report on standard error");
+        p.option("--profile", f->profile, "Write a Chrome trace of every op to this file (.json or .json.gz)");
+        p.option("--context", f->context, "Most tokens of prompt and answer together", 1, 1 << 24);
+        p.option("--chunk", f->chunk, "Prompt tokens processed in one step", 1, 1 << 16);
+        p.option("--threads", f->threads, "Threads; 0: all processors", 0, 4096);
+        p.choice("--ops", f->ops, {"cpu", "ref"}, "Operations: fast, or the slow exact references");
+        p.footer(
+            "Examples:\n  fathom run models/fairy --chat \"Tell me a story about a king and a dragon.\"\n"
+            "  echo \"Once upon a time\" | fathom run models/fairy --temperature 0 --stats\n"
+            "Exit status: 0 done, 1 error (one line on standard error), 2 usage, 130 interrupted.");
+        Parser* parser = &p;
+        return [f, parser] { return run(*f, *parser); };
+      }};
 }
 
 }  // namespace fathom::cli

@@ -8,10 +8,14 @@ namespace fathom {
 
 const char* name_of(FinishReason reason) {
   switch (reason) {
-    case FinishReason::none: return "none";
-    case FinishReason::stop: return "stop";
-    case FinishReason::length: return "length";
-    case FinishReason::cancelled: return "cancelled";
+    case FinishReason::none:
+      return "none";
+    case FinishReason::stop:
+      return "stop";
+    case FinishReason::length:
+      return "length";
+    case FinishReason::cancelled:
+      return "cancelled";
   }
   return "";
 }
@@ -19,7 +23,8 @@ const char* name_of(FinishReason reason) {
 Engine::Engine(const ModelConfig& config, const Weights& weights, const EngineOptions& options, Recorder* recorder)
     : config_(config),
       options_(options),
-      max_context_(options.max_context > 0 ? std::min(options.max_context, config.max_positions) : config.max_positions),
+      max_context_(options.max_context > 0 ? std::min(options.max_context, config.max_positions)
+                                           : config.max_positions),
       model_(config, weights, ops::op_table(options.ops)),
       cache_(config, CacheBudget{options.cache_tokens, options.max_sequences, 0, 0}) {
   model_.set_recorder(recorder);
@@ -83,7 +88,8 @@ void Engine::choose_work(std::vector<SegmentRequest>& segments, std::vector<Acti
       segments.push_back({a->sequence, std::span(&a->next, 1), WantLogits::last});
     } else if (budget > 0) {
       const int64_t n = std::min(budget, prompt - a->fed);
-      const auto part = std::span<const int32_t>(a->request.prompt).subspan(static_cast<size_t>(a->fed), static_cast<size_t>(n));
+      const auto part =
+          std::span<const int32_t>(a->request.prompt).subspan(static_cast<size_t>(a->fed), static_cast<size_t>(n));
       segments.push_back({a->sequence, part, a->fed + n == prompt ? WantLogits::last : WantLogits::none});
       budget -= n;
     } else {
@@ -114,7 +120,8 @@ bool Engine::step(const std::function<void(const GenerationEvent&)>& report) {
     if (a.next < 0) a.fed += tokens, stats_.prompt_tokens += tokens;
     if (segments[i].logits == WantLogits::none) continue;
     const auto logits = out.logits[row++];
-    const GenerationEvent event = take_token(a, std::span<const float>(logits.data, static_cast<size_t>(logits.size[0])));
+    const GenerationEvent event =
+        take_token(a, std::span<const float>(logits.data, static_cast<size_t>(logits.size[0])));
     if (event.finish != FinishReason::none) finished.push_back(a.id);
     report(event);
   }
@@ -131,8 +138,10 @@ GenerationEvent Engine::take_token(Active& a, std::span<const float> logits) {
   a.next = token;
   ++a.generated;
   ++stats_.generated_tokens;
-  if (std::find(r.stop_ids.begin(), r.stop_ids.end(), token) != r.stop_ids.end()) event.finish = FinishReason::stop;
-  else if (a.generated >= r.max_tokens) event.finish = FinishReason::length;
+  if (std::find(r.stop_ids.begin(), r.stop_ids.end(), token) != r.stop_ids.end())
+    event.finish = FinishReason::stop;
+  else if (a.generated >= r.max_tokens)
+    event.finish = FinishReason::length;
   return event;
 }
 

@@ -1,9 +1,9 @@
 // The engine: requests in, tokens out. Each step packs one token of every running request and chunks of waiting prompts
 // into one batch (continuous batching with chunked prefill).
 //
-// Requests are taken in order of arrival. One is admitted when the cache can hold its prompt and all tokens it may still
-// generate, so a running request never stops for lack of room. Its tokens depend on nothing but the request: the ops give
-// the same bits in any batch, and random numbers come from (seed, position).
+// Requests are taken in order of arrival. One is admitted when the cache can hold its prompt and all tokens it may
+// still generate, so a running request never stops for lack of room. Its tokens depend on nothing but the request: the
+// ops give the same bits in any batch, and random numbers come from (seed, position).
 #pragma once
 
 #include <chrono>
@@ -26,11 +26,11 @@ enum class FinishReason { none, stop, length, cancelled };
 const char* name_of(FinishReason reason);
 
 struct GenerationRequest {
-  std::vector<int32_t> prompt;      // at least one token
+  std::vector<int32_t> prompt;  // at least one token
   SamplingParams sampling;
-  int64_t max_tokens = 0;           // 0: as many as the context allows
-  int64_t min_tokens = 0;           // stop ids are not sampled before
-  std::vector<int32_t> stop_ids;    // end the request; the id is reported, with FinishReason::stop
+  int64_t max_tokens = 0;         // 0: as many as the context allows
+  int64_t min_tokens = 0;         // stop ids are not sampled before
+  std::vector<int32_t> stop_ids;  // end the request; the id is reported, with FinishReason::stop
 };
 
 using RequestId = int64_t;
@@ -38,16 +38,16 @@ using RequestId = int64_t;
 /// What step() reports for each request that got a token or ended.
 struct GenerationEvent {
   RequestId request = 0;
-  SampledToken token;               // token.token is -1 when the request ended without one (cancelled)
+  SampledToken token;  // token.token is -1 when the request ended without one (cancelled)
   FinishReason finish = FinishReason::none;
 };
 
 struct EngineOptions {
-  std::string ops = "cpu";          // "cpu" or "ref"
-  int64_t cache_tokens = 16384;     // tokens of all running requests together
-  int32_t max_sequences = 8;        // running requests
-  int64_t max_context = 0;          // tokens of one request; 0: what the model allows
-  int64_t chunk_tokens = 512;       // prompt tokens in one step
+  std::string ops = "cpu";       // "cpu" or "ref"
+  int64_t cache_tokens = 16384;  // tokens of all running requests together
+  int32_t max_sequences = 8;     // running requests
+  int64_t max_context = 0;       // tokens of one request; 0: what the model allows
+  int64_t chunk_tokens = 512;    // prompt tokens in one step
 };
 
 class Engine {
@@ -81,10 +81,10 @@ class Engine {
     GenerationRequest request;
     SequenceId sequence{};
     std::unique_ptr<Sampler> sampler;
-    int64_t fed = 0;           // prompt tokens in the cache
+    int64_t fed = 0;  // prompt tokens in the cache
     int64_t generated = 0;
-    int32_t next = -1;         // sampled, not yet fed
-    int64_t reserved = 0;      // tokens promised to it
+    int32_t next = -1;     // sampled, not yet fed
+    int64_t reserved = 0;  // tokens promised to it
     bool cancelled = false;
   };
 

@@ -18,11 +18,16 @@ SamplingParams read_recommended(const std::filesystem::path& file) {
   JsonReader reader(text, file.string());
   bool sample = true;
   reader.object([&](const std::string& key) {
-    if (key == "temperature" && reader.kind() == JsonReader::Kind::number) params.temperature = reader.number();
-    else if (key == "top_p" && reader.kind() == JsonReader::Kind::number) params.top_p = reader.number();
-    else if (key == "top_k" && reader.kind() == JsonReader::Kind::number) params.top_k = reader.integer();
-    else if (key == "do_sample" && reader.kind() == JsonReader::Kind::boolean) sample = reader.boolean();
-    else reader.skip();
+    if (key == "temperature" && reader.kind() == JsonReader::Kind::number)
+      params.temperature = reader.number();
+    else if (key == "top_p" && reader.kind() == JsonReader::Kind::number)
+      params.top_p = reader.number();
+    else if (key == "top_k" && reader.kind() == JsonReader::Kind::number)
+      params.top_k = reader.integer();
+    else if (key == "do_sample" && reader.kind() == JsonReader::Kind::boolean)
+      sample = reader.boolean();
+    else
+      reader.skip();
   });
   reader.finish();
   if (!sample) params.temperature = 0;

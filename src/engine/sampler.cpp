@@ -28,10 +28,12 @@ void SamplingParams::check(int64_t vocab) const {
   check_range("top_p", top_p, top_p > 0 && top_p <= 1, "above 0 and at most 1");
   if (top_k < 0) fail("top_k is {}, it must be 0 (off) or more", top_k);
   check_range("min_p", min_p, min_p >= 0 && min_p < 1, "at least 0 and below 1");
-  check_range("repetition_penalty", repetition_penalty, repetition_penalty > 0 && repetition_penalty <= 100, "above 0 and at most 100");
+  check_range("repetition_penalty", repetition_penalty, repetition_penalty > 0 && repetition_penalty <= 100,
+              "above 0 and at most 100");
   check_range("frequency_penalty", frequency_penalty, std::abs(frequency_penalty) <= 100, "from -100 to 100");
   check_range("presence_penalty", presence_penalty, std::abs(presence_penalty) <= 100, "from -100 to 100");
-  if (top_logprobs < -1 || top_logprobs > vocab) fail("top_logprobs is {}, it must be from 0 to {}", top_logprobs, vocab);
+  if (top_logprobs < -1 || top_logprobs > vocab)
+    fail("top_logprobs is {}, it must be from 0 to {}", top_logprobs, vocab);
   for (const auto& [token, bias] : logit_bias) {
     if (token < 0 || token >= vocab) fail("logit_bias names token {}, ids go from 0 to {}", token, vocab - 1);
     check_range("logit_bias", bias, std::abs(bias) <= 1000, "from -1000 to 1000");
@@ -53,7 +55,8 @@ void Sampler::accept(int32_t token) {
 void Sampler::adjust(std::span<const int32_t> banned) {
   for (const auto& [token, bias] : params_.logit_bias) logits_[static_cast<size_t>(token)] += static_cast<float>(bias);
   const auto repetition = static_cast<float>(params_.repetition_penalty);
-  const auto frequency = static_cast<float>(params_.frequency_penalty), presence = static_cast<float>(params_.presence_penalty);
+  const auto frequency = static_cast<float>(params_.frequency_penalty),
+             presence = static_cast<float>(params_.presence_penalty);
   if (repetition != 1 || frequency != 0 || presence != 0) {
     for (size_t i = 0; i < logits_.size(); ++i) {
       if (seen_[i]) logits_[i] = logits_[i] > 0 ? logits_[i] / repetition : logits_[i] * repetition;
@@ -83,7 +86,8 @@ SampledToken Sampler::sample(std::span<const float> logits, int64_t position, st
   for (size_t i = 0; i < logits.size(); ++i) ranked_.emplace_back(logits[i], static_cast<int32_t>(i));
   const auto wanted = ranked_.begin() + std::min<int64_t>(params_.top_logprobs, static_cast<int64_t>(ranked_.size()));
   std::partial_sort(ranked_.begin(), wanted, ranked_.end(), better);
-  for (auto it = ranked_.begin(); it != wanted; ++it) out.top.push_back({it->second, static_cast<float>(it->first - norm)});
+  for (auto it = ranked_.begin(); it != wanted; ++it)
+    out.top.push_back({it->second, static_cast<float>(it->first - norm)});
   return out;
 }
 
@@ -97,13 +101,16 @@ int32_t Sampler::draw(int64_t position) {
     if (logits_[i] != kNever) ranked_.emplace_back(logits_[i], static_cast<int32_t>(i));
   if (filtered) {
     std::sort(ranked_.begin(), ranked_.end(), better);
-    if (params_.top_k > 0 && static_cast<size_t>(params_.top_k) < ranked_.size()) ranked_.resize(static_cast<size_t>(params_.top_k));
+    if (params_.top_k > 0 && static_cast<size_t>(params_.top_k) < ranked_.size())
+      ranked_.resize(static_cast<size_t>(params_.top_k));
     double total = 0;
     for (const auto& r : ranked_) total += probability(r.first);
     size_t kept = 0;
-    for (double sum = 0; kept < ranked_.size() && sum < params_.top_p * total; ++kept) sum += probability(ranked_[kept].first);
+    for (double sum = 0; kept < ranked_.size() && sum < params_.top_p * total; ++kept)
+      sum += probability(ranked_[kept].first);
     if (params_.top_p < 1) ranked_.resize(std::max<size_t>(1, kept));
-    while (ranked_.size() > 1 && probability(ranked_.back().first) < params_.min_p) ranked_.pop_back();  // the best has 1
+    while (ranked_.size() > 1 && probability(ranked_.back().first) < params_.min_p)
+      ranked_.pop_back();  // the best has 1
   }
   double total = 0;
   for (const auto& r : ranked_) total += probability(r.first);

@@ -1,8 +1,8 @@
 // From logits to the next token of one request.
 //
-// Order: logit bias, repetition / frequency / presence penalties, temperature, then the filters top-k, top-p, min-p on the
-// probabilities, each on what the one before left, then one draw. Temperature 0 takes the largest logit after bias and
-// penalties; equal logits: the lower id. The draw depends on (seed, position) alone.
+// Order: logit bias, repetition / frequency / presence penalties, temperature, then the filters top-k, top-p, min-p on
+// the probabilities, each on what the one before left, then one draw. Temperature 0 takes the largest logit after bias
+// and penalties; equal logits: the lower id. The draw depends on (seed, position) alone.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,20 @@
 namespace fathom {
 
 struct SamplingParams {
-  double temperature = 1;        // 0: greedy
-  double top_p = 1;              // (0, 1]: smallest set of most likely tokens with at least this probability
-  int64_t top_k = 0;             // 0: off
-  double min_p = 0;              // [0, 1): drop tokens below this share of the most likely one's probability
-  double repetition_penalty = 1;  // > 0: divides positive and multiplies negative logits of tokens seen in prompt or output
-  double frequency_penalty = 0;  // subtracted once for each time the token is in the output
-  double presence_penalty = 0;   // subtracted once if the token is in the output
+  double temperature = 1;  // 0: greedy
+  double top_p = 1;        // (0, 1]: smallest set of most likely tokens with at least this probability
+  int64_t top_k = 0;       // 0: off
+  double min_p = 0;        // [0, 1): drop tokens below this share of the most likely one's probability
+  double repetition_penalty =
+      1;  // > 0: divides positive and multiplies negative logits of tokens seen in prompt or output
+  double frequency_penalty = 0;                        // subtracted once for each time the token is in the output
+  double presence_penalty = 0;                         // subtracted once if the token is in the output
   std::vector<std::pair<int32_t, double>> logit_bias;  // added to the token's logit
   uint64_t seed = 0;
-  int top_logprobs = -1;         // -1: none; n >= 0: the token's and the n most likely tokens' log probabilities
+  int top_logprobs = -1;  // -1: none; n >= 0: the token's and the n most likely tokens' log probabilities
 
-  /// Throws Error naming the field when a value is outside its range or not finite, or a biased id outside the vocabulary.
+  /// Throws Error naming the field when a value is outside its range or not finite, or a biased id outside the
+  /// vocabulary.
   void check(int64_t vocab) const;
 };
 
@@ -45,7 +47,8 @@ class Sampler {
   Sampler(SamplingParams params, std::span<const int32_t> prompt, int64_t vocab);
 
   /// Draws the token at `position` (its place in the whole sequence). Tokens in `banned` get no probability: end tokens
-  /// before min_tokens. Throws Error when no token is left or a logit is NaN. Does not remember the token: see accept().
+  /// before min_tokens. Throws Error when no token is left or a logit is NaN. Does not remember the token: see
+  /// accept().
   SampledToken sample(std::span<const float> logits, int64_t position, std::span<const int32_t> banned = {});
 
   /// Counts the token for the penalties.
@@ -58,9 +61,9 @@ class Sampler {
   int32_t draw(int64_t position);
 
   SamplingParams params_;
-  std::vector<uint8_t> seen_;     // in prompt or output
-  std::vector<int32_t> counts_;   // in the output
-  std::vector<float> logits_;     // working copy
+  std::vector<uint8_t> seen_;    // in prompt or output
+  std::vector<int32_t> counts_;  // in the output
+  std::vector<float> logits_;    // working copy
   std::vector<std::pair<float, int32_t>> ranked_;
 };
 

@@ -3,16 +3,20 @@
 namespace fathom {
 
 TextStream::TextStream(const text::Tokenizer& tokenizer, const TextOptions& options)
-    : detokenizer_(tokenizer, options.chat ? text::SpecialTokens::show : text::SpecialTokens::hide), stop_(options.stop) {
+    : detokenizer_(tokenizer, options.chat ? text::SpecialTokens::show : text::SpecialTokens::hide),
+      stop_(options.stop) {
   if (options.chat) parser_.emplace(text::ParserOptions{options.thinking, text::CallDelivery::streamed});
 }
 
 TextPiece TextStream::sort(std::vector<text::OutputEvent> events) {
   TextPiece piece;
   for (auto& event : events) {
-    if (event.kind == text::OutputKind::reasoning) piece.reasoning += event.text;
-    else if (event.kind == text::OutputKind::content) piece.content += stop_.push(event.text);
-    else piece.calls.push_back(std::move(event));
+    if (event.kind == text::OutputKind::reasoning)
+      piece.reasoning += event.text;
+    else if (event.kind == text::OutputKind::content)
+      piece.content += stop_.push(event.text);
+    else
+      piece.calls.push_back(std::move(event));
   }
   return piece;
 }

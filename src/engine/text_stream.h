@@ -1,4 +1,5 @@
-// Token ids of one request to text as it is shown: whole characters, thinking and answer told apart, stop strings cut off.
+// Token ids of one request to text as it is shown: whole characters, thinking and answer told apart, stop strings cut
+// off.
 #pragma once
 
 #include <optional>
@@ -12,8 +13,8 @@
 namespace fathom {
 
 struct TextOptions {
-  bool chat = false;      // parse thinking, content and tool calls; otherwise everything is content
-  bool thinking = false;  // chat: the prompt ended with <think>
+  bool chat = false;              // parse thinking, content and tool calls; otherwise everything is content
+  bool thinking = false;          // chat: the prompt ended with <think>
   std::vector<std::string> stop;  // stop strings, looked for in content only
 };
 

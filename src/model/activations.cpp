@@ -10,11 +10,14 @@ class Layout {
 
   template <typename T, typename... Sizes>
   View<T, sizeof...(Sizes)> take(Sizes... sizes) {
-    View<T, sizeof...(Sizes)> view(base_ ? reinterpret_cast<T*>(base_ + used_) : nullptr, static_cast<int64_t>(sizes)...);
+    View<T, sizeof...(Sizes)> view(base_ ? reinterpret_cast<T*>(base_ + used_) : nullptr,
+                                   static_cast<int64_t>(sizes)...);
     used_ += (static_cast<size_t>(view.count()) * sizeof(T) + 63) / 64 * 64;
     return view;
   }
-  Quantized quantized(int64_t rows, int64_t columns) { return {take<e4m3>(rows, columns), take<e8m0>(rows, columns / 128)}; }
+  Quantized quantized(int64_t rows, int64_t columns) {
+    return {take<e4m3>(rows, columns), take<e8m0>(rows, columns / 128)};
+  }
   size_t used() const { return used_; }
 
  private:
@@ -23,7 +26,8 @@ class Layout {
 };
 
 Activations lay_out(Layout& at, const ModelConfig& c, int64_t t, int64_t rows, bool features) {
-  const int64_t d = c.hidden_size, heads = c.num_heads, index_heads = c.index_heads, z = int64_t{c.o_groups} * c.o_lora_rank;
+  const int64_t d = c.hidden_size, heads = c.num_heads, index_heads = c.index_heads,
+                z = int64_t{c.o_groups} * c.o_lora_rank;
   Activations a;
   a.streams = at.take<bf16>(t, c.hc_streams, d);
   a.post = at.take<float>(t, c.hc_streams);

@@ -1,5 +1,5 @@
-// Scratch memory of a step: every intermediate result of the forward pass, allocated once for a largest step and reused by
-// all layers.
+// Scratch memory of a step: every intermediate result of the forward pass, allocated once for a largest step and reused
+// by all layers.
 #pragma once
 
 #include <memory>
@@ -18,32 +18,32 @@ struct Quantized {
 
 /// Views for exactly `tokens` tokens and `rows` logit rows. Shapes: T tokens, d hidden, H heads.
 struct Activations {
-  View<bf16, 3> streams;      // [T, 4, d]
-  View<float, 2> post;        // [T, 4] of the half in progress
-  View<float, 3> comb;        // [T, 4, 4]
-  View<bf16, 2> x;            // [T, d] input of the half
+  View<bf16, 3> streams;  // [T, 4, d]
+  View<float, 2> post;    // [T, 4] of the half in progress
+  View<float, 3> comb;    // [T, 4, 4]
+  View<bf16, 2> x;        // [T, d] input of the half
   Quantized xq;
-  View<bf16, 2> y;            // [T, d] output of the half
-  View<bf16, 2> latent;       // [T, q_lora]
+  View<bf16, 2> y;       // [T, d] output of the half
+  View<bf16, 2> latent;  // [T, q_lora]
   Quantized latent_q;
-  View<bf16, 3> q, o;         // [T, H, 512]
-  View<bf16, 2> kv;           // [T, 512]
-  View<float, 2> k, g;        // [T, 1024] compressor projections (ratio 128 uses [T, 512])
-  View<float, 2> index_k, index_g;  // [T, 256]
-  View<bf16, 3> index_q;      // [T, index heads, 128]
-  View<e2m1x2, 3> index_codes;  // [T, index heads, 64]
-  View<e8m0, 3> index_scale;    // [T, index heads, 4]
-  View<bf16, 2> index_weight;   // [T, index heads]
-  View<int32_t, 2> selected;    // [T, topk]
+  View<bf16, 3> q, o;                // [T, H, 512]
+  View<bf16, 2> kv;                  // [T, 512]
+  View<float, 2> k, g;               // [T, 1024] compressor projections (ratio 128 uses [T, 512])
+  View<float, 2> index_k, index_g;   // [T, 256]
+  View<bf16, 3> index_q;             // [T, index heads, 128]
+  View<e2m1x2, 3> index_codes;       // [T, index heads, 64]
+  View<e8m0, 3> index_scale;         // [T, index heads, 4]
+  View<bf16, 2> index_weight;        // [T, index heads]
+  View<int32_t, 2> selected;         // [T, topk]
   View<int32_t, 1> selected_length;  // [T]
-  View<bf16, 2> z;            // [T, groups * o_lora]
+  View<bf16, 2> z;                   // [T, groups * o_lora]
   Quantized zq;
-  View<float, 2> scores;      // [T, E]
-  View<int32_t, 2> expert;    // [T, k]
-  View<float, 2> weight;      // [T, k]
+  View<float, 2> scores;         // [T, E]
+  View<int32_t, 2> expert;       // [T, k]
+  View<float, 2> weight;         // [T, k]
   View<bf16, 2> hidden, normed;  // [R, d]
-  View<float, 2> logits;      // [R, V]
-  View<bf16, 2> features;     // [T, targets * d] draft features; empty without a draft
+  View<float, 2> logits;         // [R, V]
+  View<bf16, 2> features;        // [T, targets * d] draft features; empty without a draft
 };
 
 /// Owns the memory and grows it when a larger step comes. Allocation happens only then.

@@ -43,9 +43,16 @@ void Transformer::attention(const StepBatch& batch, const BlockWeights& block, c
 
   project_queries(block);
 
-  const ops::WindowWriteArgs write{act_.kv, w.kv_norm, static_cast<float>(config_.rms_eps), batch.position,
-                                   frequencies(block.ratio), batch.window_slot, cache.window, cache.format};
-  run(ops_.window_write, "window_write", write, bytes_of(act_.kv) + tokens * ops::page_bytes(cache.format, 1), 0, {tokens});
+  const ops::WindowWriteArgs write{act_.kv,
+                                   w.kv_norm,
+                                   static_cast<float>(config_.rms_eps),
+                                   batch.position,
+                                   frequencies(block.ratio),
+                                   batch.window_slot,
+                                   cache.window,
+                                   cache.format};
+  run(ops_.window_write, "window_write", write, bytes_of(act_.kv) + tokens * ops::page_bytes(cache.format, 1), 0,
+      {tokens});
 
   if (block.ratio > 0) compress(batch, block, cache);
   if (block.ratio == 4) select(batch, block, cache);
@@ -54,8 +61,8 @@ void Transformer::attention(const StepBatch& batch, const BlockWeights& block, c
   ops::OutputProjectArgs out;
   out.o = act_.o, out.groups = config_.o_groups, out.wo_a = w.wo_a;
   out.z = act_.z, out.z_codes = act_.zq.codes, out.z_scale = act_.zq.scale;
-  run(ops_.output_project, "output_project", out, bytes_of(w.wo_a) + bytes_of(act_.o), 2 * tokens * w.wo_a.codes.count(),
-      {tokens, w.wo_a.codes.size[1], w.wo_a.codes.size[0]});
+  run(ops_.output_project, "output_project", out, bytes_of(w.wo_a) + bytes_of(act_.o),
+      2 * tokens * w.wo_a.codes.count(), {tokens, w.wo_a.codes.size[1], w.wo_a.codes.size[0]});
 
   ops::LinearFp8Args last;
   last.x = act_.zq.codes, last.x_scale = act_.zq.scale;
@@ -80,7 +87,8 @@ void Transformer::project_queries(const BlockWeights& block) {
     up.part[up.parts++] = {w.indexer->wq_b, flat(act_.index_q)};
     bytes += bytes_of(w.indexer->wq_b), rows += w.indexer->wq_b.codes.size[0];
   }
-  run(ops_.linear_fp8, "linear_fp8", up, bytes, 2 * tokens * rows * config_.q_lora_rank, {tokens, config_.q_lora_rank, rows});
+  run(ops_.linear_fp8, "linear_fp8", up, bytes, 2 * tokens * rows * config_.q_lora_rank,
+      {tokens, config_.q_lora_rank, rows});
 }
 
 void Transformer::compress(const StepBatch& batch, const BlockWeights& block, const LayerCache& cache) {
@@ -112,7 +120,9 @@ void Transformer::compress(const StepBatch& batch, const BlockWeights& block, co
   c.entries = block.ratio == 4 ? batch.entries4 : batch.entries128;
   c.state_k = cache.state_k, c.state_g = cache.state_g;
   c.pool = cache.entries, c.format = cache.format;
-  const auto amount = [&](const ops::CompressArgs& a) { return 2 * a.entries.size[0] * a.ratio * a.k.size[1] * 4 + 2 * bytes_of(a.k); };
+  const auto amount = [&](const ops::CompressArgs& a) {
+    return 2 * a.entries.size[0] * a.ratio * a.k.size[1] * 4 + 2 * bytes_of(a.k);
+  };
   run(ops_.compress, "compress", c, amount(c), 0, {tokens, c.ratio, c.entries.size[0]});
   if (!block.attn.indexer) return;
 
@@ -127,7 +137,8 @@ void Transformer::select(const StepBatch& batch, const BlockWeights& block, cons
   const IndexerWeights& w = *block.attn.indexer;
   const int64_t tokens = act_.x.size[0];
 
-  const ops::IndexQueryArgs query{act_.index_q, batch.position, frequencies(block.ratio), act_.index_codes, act_.index_scale};
+  const ops::IndexQueryArgs query{act_.index_q, batch.position, frequencies(block.ratio), act_.index_codes,
+                                  act_.index_scale};
   run(ops_.index_query, "index_query", query, bytes_of(act_.index_q), 0, {tokens, config_.index_heads});
 
   const double factor = std::pow(config_.index_head_dim, -0.5) * std::pow(config_.index_heads, -0.5);
@@ -147,7 +158,8 @@ void Transformer::select(const StepBatch& batch, const BlockWeights& block, cons
 
 void Transformer::attend(const StepBatch& batch, const BlockWeights& block, const LayerCache& cache) {
   const int64_t tokens = act_.x.size[0], heads = config_.num_heads;
-  const ops::QueryArgs query{act_.q, batch.position, frequencies(block.ratio), static_cast<float>(config_.rms_eps), true};
+  const ops::QueryArgs query{act_.q, batch.position, frequencies(block.ratio), static_cast<float>(config_.rms_eps),
+                             true};
   run(ops_.query, "query", query, 2 * bytes_of(act_.q), 0, {tokens, heads});
 
   ops::SparseAttentionArgs a;

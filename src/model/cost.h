@@ -23,7 +23,9 @@ int64_t bytes_of(const View<T, Rank>& v) {
   return v.data ? v.count() * static_cast<int64_t>(sizeof(T)) : 0;
 }
 
-inline int64_t bytes_of(const ops::Fp8Weight& w) { return bytes_of(w.codes) + bytes_of(w.scale); }
+inline int64_t bytes_of(const ops::Fp8Weight& w) {
+  return bytes_of(w.codes) + bytes_of(w.scale);
+}
 
 /// A product of T rows with a weight of N x K.
 inline Cost product(int64_t tokens, int64_t rows, int64_t columns, int64_t weight_bytes) {
@@ -31,7 +33,8 @@ inline Cost product(int64_t tokens, int64_t rows, int64_t columns, int64_t weigh
 }
 
 /// Routed experts: each touched expert is read once.
-inline Cost experts(const ops::ExpertWeight& w1, const ops::ExpertWeight& w2, View<const int32_t, 2> expert, int64_t count) {
+inline Cost experts(const ops::ExpertWeight& w1, const ops::ExpertWeight& w2, View<const int32_t, 2> expert,
+                    int64_t count) {
   std::vector<bool> seen(static_cast<size_t>(count), false);
   int64_t distinct = 0;
   for (int64_t t = 0; t < expert.size[0]; ++t) {

@@ -52,6 +52,8 @@ class HostMemory final : public WeightMemory {
 
 }  // namespace
 
-std::unique_ptr<WeightMemory> make_host_memory() { return std::make_unique<HostMemory>(); }
+std::unique_ptr<WeightMemory> make_host_memory() {
+  return std::make_unique<HostMemory>();
+}
 
 }  // namespace fathom

@@ -33,7 +33,8 @@ class Loader {
 
   void copy_to(const TensorInfo& tensor, std::byte* to) {
     const auto bytes = checkpoint_.bytes(tensor);
-    if (tensor.dtype == DType::f8_e8m0 || tensor.name.ends_with("weight_scale") || tensor.name.ends_with("weight_scale_2"))
+    if (tensor.dtype == DType::f8_e8m0 || tensor.name.ends_with("weight_scale") ||
+        tensor.name.ends_with("weight_scale_2"))
       check_scales(tensor, bytes);
     else if (tensor.dtype != DType::i8 && tensor.dtype != DType::u8)
       check_finite(tensor, bytes);
@@ -55,7 +56,9 @@ class Loader {
     return View<const T, 2>(reinterpret_cast<const T*>(copy(t)), t.shape.at(0), t.shape.at(1));
   }
 
-  ops::Fp8Weight fp8(const std::string& prefix) { return {matrix<e4m3>(prefix + ".weight"), matrix<e8m0>(prefix + ".scale")}; }
+  ops::Fp8Weight fp8(const std::string& prefix) {
+    return {matrix<e4m3>(prefix + ".weight"), matrix<e8m0>(prefix + ".scale")};
+  }
 
   MixWeights mix(const std::string& prefix, const std::string& half) {
     const std::string hc = prefix + ".hc_" + half + "_";
@@ -69,8 +72,8 @@ class Loader {
   }
 
   CompressorWeights compressor(const std::string& prefix) {
-    return {matrix<float>(prefix + ".ape"), matrix<bf16>(prefix + ".wkv.weight"), matrix<bf16>(prefix + ".wgate.weight"),
-            vector<bf16>(prefix + ".norm.weight")};
+    return {matrix<float>(prefix + ".ape"), matrix<bf16>(prefix + ".wkv.weight"),
+            matrix<bf16>(prefix + ".wgate.weight"), vector<bf16>(prefix + ".norm.weight")};
   }
 
   AttentionWeights attention(const std::string& prefix, int ratio) {
@@ -105,8 +108,11 @@ class Loader {
   }
 
   /// Stacks the same matrix of every expert.
-  ops::ExpertWeight experts(const std::string& prefix, const char* which, WeightFormat format, int64_t rows, int64_t columns) {
-    const auto name = [&](int e, const char* part) { return fmt::format("{}.experts.{}.{}.{}", prefix, e, which, part); };
+  ops::ExpertWeight experts(const std::string& prefix, const char* which, WeightFormat format, int64_t rows,
+                            int64_t columns) {
+    const auto name = [&](int e, const char* part) {
+      return fmt::format("{}.experts.{}.{}.{}", prefix, e, which, part);
+    };
     ops::ExpertWeight w;
     w.format = format == WeightFormat::fp8_block ? ops::ExpertFormat::fp8
                : format == WeightFormat::nvfp4   ? ops::ExpertFormat::nvfp4
@@ -155,7 +161,8 @@ class Loader {
   }
 
   BlockWeights block(const std::string& prefix, int ratio, bool hash, WeightFormat format) {
-    return {ratio, mix(prefix, "attn"), mix(prefix, "ffn"), attention(prefix + ".attn", ratio), moe(prefix + ".ffn", hash, format)};
+    return {ratio, mix(prefix, "attn"), mix(prefix, "ffn"), attention(prefix + ".attn", ratio),
+            moe(prefix + ".ffn", hash, format)};
   }
 
   DsparkWeights dspark() {

@@ -14,7 +14,8 @@ std::vector<float> rope_frequencies(double base, int dim, const YarnConfig* yarn
   }
   if (!yarn) return freq;
   const auto channel_of = [&](double rotations) {
-    return dim * std::log(static_cast<double>(yarn->original_length) / (rotations * 2 * std::numbers::pi)) / (2 * std::log(base));
+    return dim * std::log(static_cast<double>(yarn->original_length) / (rotations * 2 * std::numbers::pi)) /
+           (2 * std::log(base));
   };
   const float low = static_cast<float>(std::floor(channel_of(yarn->beta_fast)));
   const float high = static_cast<float>(std::ceil(channel_of(yarn->beta_slow)));

@@ -1,5 +1,5 @@
-// RoPE base frequencies, in the fp32 steps of the official code: rounding once from double would move 20 of the 32 by an
-// ulp, which shows in the results beyond 128K positions. Spec 2.0.
+// RoPE base frequencies, in the fp32 steps of the official code: rounding once from double would move 20 of the 32 by
+// an ulp, which shows in the results beyond 128K positions. Spec 2.0.
 #pragma once
 
 #include <vector>

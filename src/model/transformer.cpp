@@ -7,7 +7,8 @@ namespace fathom {
 
 using cost::bytes_of;
 
-Transformer::Transformer(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops, bool draft_features)
+Transformer::Transformer(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops,
+                         bool draft_features)
     : config_(config),
       weights_(weights),
       ops_(ops),
@@ -93,7 +94,8 @@ void Transformer::moe(const StepBatch& batch, const MoeWeights& m) {
   r.x = act_.x, r.gate = m.gate, r.bias = m.bias, r.table = m.table, r.ids = batch.ids;
   r.route_scale = static_cast<float>(config_.route_scale);
   r.scores = act_.scores, r.expert = act_.expert, r.weight = act_.weight;
-  run(ops_.route, "route", r, bytes_of(m.gate) + bytes_of(act_.x), 2 * tokens * m.gate.count(), {tokens, d, config_.num_experts});
+  run(ops_.route, "route", r, bytes_of(m.gate) + bytes_of(act_.x), 2 * tokens * m.gate.count(),
+      {tokens, d, config_.num_experts});
 
   ops::ExpertsArgs e;
   e.x = act_.xq.codes, e.x_scale = act_.xq.scale, e.expert = act_.expert, e.weight = act_.weight;
@@ -105,10 +107,12 @@ void Transformer::moe(const StepBatch& batch, const MoeWeights& m) {
   cost::Cost c;
   if (recorder_) {
     c = cost::experts(m.w1, m.w2, act_.expert, config_.num_experts);
-    c += {bytes_of(m.shared_w1) + bytes_of(m.shared_w2) + bytes_of(m.shared_w3), 6 * tokens * m.shared_w1.codes.count()};
+    c +=
+        {bytes_of(m.shared_w1) + bytes_of(m.shared_w2) + bytes_of(m.shared_w3), 6 * tokens * m.shared_w1.codes.count()};
     c += {bytes_of(act_.xq.codes) + bytes_of(act_.y), 0};
   }
-  run(ops_.experts, "experts", e, c.bytes, c.flops, {tokens, d, config_.moe_intermediate_size, config_.experts_per_token});
+  run(ops_.experts, "experts", e, c.bytes, c.flops,
+      {tokens, d, config_.moe_intermediate_size, config_.experts_per_token});
 }
 
 void Transformer::head(const StepBatch& batch) {

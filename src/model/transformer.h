@@ -23,8 +23,8 @@ class Transformer {
   /// batch.logit_rows, hidden states, draft features [T, ...]) hold until the next call.
   const Activations& step(const StepBatch& batch, std::span<const LayerCache> layers);
 
-  /// The parts of step(), for checks that feed exact streams. begin() sizes the scratch memory; run_blocks() runs blocks
-  /// [from, to) on activations().streams and leaves the streams after the last of them there.
+  /// The parts of step(), for checks that feed exact streams. begin() sizes the scratch memory; run_blocks() runs
+  /// blocks [from, to) on activations().streams and leaves the streams after the last of them there.
   Activations& begin(const StepBatch& batch);
   void embed(const StepBatch& batch);
   void run_blocks(const StepBatch& batch, std::span<const LayerCache> layers, int from, int to);

@@ -37,9 +37,9 @@ struct MixWeights {
 };
 
 struct CompressorWeights {
-  View<const float, 2> ape;         // [ratio, c*h]
-  View<const bf16, 2> wkv, wgate;   // [c*h, d]
-  View<const bf16, 1> norm;         // [h]
+  View<const float, 2> ape;        // [ratio, c*h]
+  View<const bf16, 2> wkv, wgate;  // [c*h, d]
+  View<const bf16, 1> norm;        // [h]
 };
 
 struct IndexerWeights {
@@ -49,11 +49,11 @@ struct IndexerWeights {
 };
 
 struct AttentionWeights {
-  ops::Fp8Weight wq_a, wkv;  // [q_lora, d], [512, d]
-  ops::Fp8Weight wq_b;       // [H * 512, q_lora]
+  ops::Fp8Weight wq_a, wkv;   // [q_lora, d], [512, d]
+  ops::Fp8Weight wq_b;        // [H * 512, q_lora]
   ops::Fp8Weight wo_a, wo_b;  // [groups * o_lora, H / groups * 512], [d, groups * o_lora]
   View<const bf16, 1> q_norm, kv_norm;
-  View<const float, 1> sink;                   // [H]
+  View<const float, 1> sink;                    // [H]
   std::optional<CompressorWeights> compressor;  // ratio > 0; h = 512
   std::optional<IndexerWeights> indexer;        // ratio 4
 };
@@ -74,18 +74,18 @@ struct BlockWeights {
 };
 
 struct HeadWeights {
-  View<const float, 2> fn;            // [4, 4d]
-  View<const float, 1> scale, base;   // [1], [4]
-  View<const bf16, 1> norm;           // [d]
+  View<const float, 2> fn;           // [4, 4d]
+  View<const float, 1> scale, base;  // [1], [4]
+  View<const bf16, 1> norm;          // [d]
 };
 
 struct DsparkWeights {
   std::vector<BlockWeights> stages;
-  ops::Fp8Weight main_proj;         // [d, targets * d]
-  View<const bf16, 1> main_norm;    // [d]
+  ops::Fp8Weight main_proj;       // [d, targets * d]
+  View<const bf16, 1> main_norm;  // [d]
   HeadWeights head;
   View<const bf16, 2> markov_w1, markov_w2;  // [V, r]
-  View<const bf16, 1> confidence;   // [d + r]
+  View<const bf16, 1> confidence;            // [d + r]
 };
 
 struct Weights {
@@ -105,6 +105,7 @@ struct LoadOptions {
 
 /// Reads all parameters. Checks the inventory first, then that scales and fp32 parameters are finite and expert ids in
 /// range; throws Error with the tensor's name otherwise. Drops the file's pages as it goes.
-Weights load_weights(const Checkpoint& checkpoint, std::shared_ptr<WeightMemory> memory, const LoadOptions& options = {});
+Weights load_weights(const Checkpoint& checkpoint, std::shared_ptr<WeightMemory> memory,
+                     const LoadOptions& options = {});
 
 }  // namespace fathom

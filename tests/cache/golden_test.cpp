@@ -11,7 +11,9 @@
 namespace fathom::test {
 namespace {
 
-SafetensorsFile golden(const std::string& name) { return SafetensorsFile(source_dir() / "tests/golden" / (name + ".safetensors")); }
+SafetensorsFile golden(const std::string& name) {
+  return SafetensorsFile(source_dir() / "tests/golden" / (name + ".safetensors"));
+}
 
 /// The continuation by ref.py with correctly rounded exp and log1p (tests/reference/greedy_exact.py): the one an
 /// implementation that rounds in the same places must give on any machine.
@@ -55,7 +57,8 @@ size_t follow(Runner& run, const SafetensorsFile& file, const std::vector<int32_
     const auto at = static_cast<size_t>(where[i]);
     mean += cosine(rows[at].data(), logits.data() + i * vocab, vocab) / static_cast<double>(where.size());
     if (at + 1 >= ids.size()) continue;
-    ours += nll(rows[at].data(), vocab, ids[at + 1]), theirs += nll(logits.data() + i * vocab, vocab, ids[at + 1]), ++scored;
+    ours += nll(rows[at].data(), vocab, ids[at + 1]), theirs += nll(logits.data() + i * vocab, vocab, ids[at + 1]),
+        ++scored;
   }
   EXPECT_GT(mean, 0.999);
   EXPECT_NEAR(ours / scored, theirs / scored, 0.05) << "over only " << scored << " tokens";
@@ -97,7 +100,8 @@ TEST_P(Block, EachBlockFromExactInputsStaysWithinTheNoiseFloor) {
   const auto ids = file.copy<int32_t>("ids");
   Runner run(GetParam());
   const auto& config = run.model.config();
-  // "scale x (1+1e-6)" of tests/reference/README.md; block 0 has no measured noise there, so it gets that of the others.
+  // "scale x (1+1e-6)" of tests/reference/README.md; block 0 has no measured noise there, so it gets that of the
+  // others.
   const double floor = 0.011;
   for (int i = 0; i < config.num_layers; ++i) {
     const SequenceId id = run.cache.create();
@@ -105,12 +109,14 @@ TEST_P(Block, EachBlockFromExactInputsStaysWithinTheNoiseFloor) {
     const SegmentRequest request{id, ids, WantLogits::none};
     const auto& batch = run.plan.build(config, run.cache, {&request, 1});
     auto& act = run.model.begin(batch);
-    const auto in = file.copy<bf16>("streams" + std::to_string(i)), want = file.copy<bf16>("streams" + std::to_string(i + 1));
+    const auto in = file.copy<bf16>("streams" + std::to_string(i)),
+               want = file.copy<bf16>("streams" + std::to_string(i + 1));
     std::copy(in.begin(), in.end(), act.streams.data);
     run.model.run_blocks(batch, run.cache.layers(), i, i + 1);
     double error = 0, norm = 0;
     for (size_t k = 0; k < want.size(); ++k) {
-      const double update = to_float(want[k]) - to_float(in[k]), difference = to_float(act.streams.data[k]) - to_float(want[k]);
+      const double update = to_float(want[k]) - to_float(in[k]),
+                   difference = to_float(act.streams.data[k]) - to_float(want[k]);
       error += difference * difference, norm += update * update;
     }
     const double relative = std::sqrt(error / norm);
@@ -121,7 +127,8 @@ TEST_P(Block, EachBlockFromExactInputsStaysWithinTheNoiseFloor) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Golden, Block, testing::Values("ref", "cpu"), [](const auto& info) { return std::string(info.param); });
+INSTANTIATE_TEST_SUITE_P(Golden, Block, testing::Values("ref", "cpu"),
+                         [](const auto& info) { return std::string(info.param); });
 
 }  // namespace
 }  // namespace fathom::test

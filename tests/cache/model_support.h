@@ -10,7 +10,9 @@
 
 namespace fathom::test {
 
-inline std::filesystem::path source_dir() { return FATHOM_SOURCE_DIR; }
+inline std::filesystem::path source_dir() {
+  return FATHOM_SOURCE_DIR;
+}
 
 struct Fairy {
   Checkpoint checkpoint{source_dir() / "models/fairy"};
@@ -28,7 +30,8 @@ struct Runner {
         cache(model.config(), CacheBudget{tokens, sequences, keep_window, 0}) {}
 
   /// Feeds tokens to one sequence and returns the logits of the wanted rows.
-  std::vector<std::vector<float>> feed(SequenceId id, std::span<const int32_t> tokens, WantLogits want = WantLogits::last) {
+  std::vector<std::vector<float>> feed(SequenceId id, std::span<const int32_t> tokens,
+                                       WantLogits want = WantLogits::last) {
     if (!cache.reserve(id, static_cast<int64_t>(tokens.size()))) throw std::runtime_error("cache full");
     const SegmentRequest request{id, tokens, want};
     const auto& out = model.step(plan.build(model.config(), cache, {&request, 1}), cache.layers());

@@ -1,0 +1,49 @@
+// fathom check: does this checkpoint run right on this machine?
+#include <cstdio>
+
+#include "base/threads.h"
+#include "cli/commands.h"
+#include "engine/self_test.h"
+
+namespace fathom::cli {
+namespace {
+
+struct Flags {
+  std::string model, goldens, ops = "cpu";
+  int64_t threads = 0;
+};
+
+int check(const Flags& f) {
+  if (f.threads > 0) set_thread_count(static_cast<int>(f.threads));
+  const auto model = load_model(f.model);
+  for (const auto& field : model->config().unknown_fields)
+    std::fprintf(stderr, "note: config.json has a field that fathom does not know: %s\n", field.c_str());
+  SelfTestOptions options{f.ops, f.goldens};
+  const auto beside = std::filesystem::path(f.model) / "goldens";
+  if (options.goldens.empty() && std::filesystem::is_directory(beside)) options.goldens = beside;
+  int passed = 0, failed = 0, skipped = 0;
+  self_test(*model, options, [&](const CheckResult& r) {
+    static constexpr const char* words[] = {"ok", "FAILED", "skipped"};
+    (r.verdict == Verdict::passed ? passed : r.verdict == Verdict::failed ? failed : skipped) += 1;
+    std::printf("%-8s %-22s %s\n", words[static_cast<int>(r.verdict)], r.name.c_str(), r.detail.c_str());
+    std::fflush(stdout);
+  });
+  std::printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
+  return failed ? 1 : 0;
+}
+
+}  // namespace
+
+Command check_command() {
+  return {"check", "Test a checkpoint and this build against each other", [](Parser& p) -> std::function<int()> {
+            auto f = std::make_shared<Flags>();
+            p.positional("MODEL", f->model, "Folder of a checkpoint");
+            p.option("--goldens", f->goldens, "Folder of golden vectors (default: MODEL/goldens, if there is one)");
+            p.choice("--ops", f->ops, {"cpu", "ref"}, "Operations to test");
+            p.option("--threads", f->threads, "Threads; 0: all processors", 0, 4096);
+            p.footer("Exit status: 0 all passed, 1 a check failed or bad input, 2 usage.");
+            return [f] { return check(*f); };
+          }};
+}
+
+}  // namespace fathom::cli

@@ -1,0 +1,30 @@
+// The checks behind `fathom check`: does this checkpoint run right on this machine?
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "engine/loaded_model.h"
+
+namespace fathom {
+
+enum class Verdict { passed, failed, skipped };
+
+struct CheckResult {
+  std::string name;
+  Verdict verdict = Verdict::passed;
+  std::string detail;  // what was compared, and the numbers
+};
+
+struct SelfTestOptions {
+  std::string ops = "cpu";
+  std::filesystem::path goldens;  // folder with prompts.json and e2e_*.safetensors; empty: none
+};
+
+/// Runs all checks, reporting each as it ends. Inventory and finite values were already checked by load_model().
+/// Returns true when none failed.
+bool self_test(const LoadedModel& model, const SelfTestOptions& options,
+               const std::function<void(const CheckResult&)>& report);
+
+}  // namespace fathom
