@@ -35,6 +35,8 @@ LAYERS = {
     "cli": ENGINE + ["engine", "lab", "trace", "plan", "bench", "serve"],
 }
 FILE_WARNING, FILE_LIMIT, FUNCTION_LIMIT = 500, 600, 120
+# The one place where the product names a test's file: kernels compile for the host against the emulator of the tests.
+TEST_HOOKS = {("src/ops/device/gpu.cuh", "ops/gpu_emulator.h")}
 SOURCE_SUFFIXES = {".h", ".cpp", ".cu", ".cuh"}
 HEADER_SUFFIXES = {".h", ".cuh"}
 HEAVY = re.compile(r"nlohmann/(?!json_fwd)|CLI/|boost/|simdjson|pcre2|sqlite3|spdlog/|tbb/")
@@ -164,7 +166,7 @@ class Checker:
         parts = path.relative_to(self.root).parts
         if parts[0] != "src":
             return
-        if THIRD_PARTY.match(name):
+        if THIRD_PARTY.match(name) or (str(path.relative_to(self.root)), name) in TEST_HOOKS:
             return
         if not any((self.root / base / name).is_file() for base in ("src", "include")):
             self.error(path, number, f'"{name}" is not a file below src/ or include/ (paths start there)')

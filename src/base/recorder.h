@@ -24,9 +24,10 @@
 namespace fathom {
 
 /// Categories of spans, named as PyTorch's profiler names them, so that any trace tool knows what they are.
-inline constexpr const char* kOpCategory = "cpu_op";
-inline constexpr const char* kStepCategory = "user_annotation";
-inline constexpr const char* kPhaseCategory = "phase";  // loading, tokenising, sampling ...
+/// Arrays, so that each has one address: they may be compared as pointers.
+inline constexpr char kOpCategory[] = "cpu_op";
+inline constexpr char kStepCategory[] = "user_annotation";
+inline constexpr char kPhaseCategory[] = "phase";  // loading, tokenising, sampling ...
 
 /// One finished span. Times are nanoseconds of the monotonic clock (Recorder::now).
 struct SpanRecord {

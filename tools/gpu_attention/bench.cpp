@@ -266,4 +266,15 @@ void bench_attention(const ops::DeviceInfo& device, bool all_plans) {
   std::fflush(stdout);
 }
 
+void profile_attention(const ops::DeviceInfo& device, int tokens, int extra, int block_heads, int splits, bool cluster) {
+  Workplace w;
+  const Inputs in(64);
+  const BenchShape shape{"profile", tokens, 128, extra, 1, 0, 0};
+  const Rotation r(shape, in, false);
+  for (size_t i = 0; i < std::min<size_t>(r.sets.size(), 4); ++i)
+    ops::sparse_decode::run_plan(r.sets[i], {device, w.memory.data(), w.stream},
+                                 {block_heads, splits, cluster, cluster || splits == 1 ? 0 : 40000});
+  check(cudaStreamSynchronize(w.stream), "run");
+}
+
 }  // namespace fathom::gpu

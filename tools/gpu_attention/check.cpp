@@ -106,9 +106,9 @@ std::vector<SparseCaseShape> shapes(bool small, std::mt19937& random) {
   }
   SparseCaseShape s;
   s.tokens = 3, s.extra_most = 300;
-  s.code_limit = 8, s.seed = random();
+  s.code_limit = 8, s.rotate = false, s.seed = random();
   all.push_back(s);  // subnormal codes only
-  s.code_limit = 127, s.seed = random();
+  s.code_limit = 127, s.rotate = true, s.seed = random();
   all.push_back(s);  // every code
   s.code_limit = 0, s.largest_scale = 140, s.query_scale = 0.01, s.seed = random();
   all.push_back(s);  // scale bytes beyond one step

@@ -4,6 +4,7 @@
 //   fathom_gpu_attention check-small      the same on a few small shapes, for compute-sanitizer
 //   fathom_gpu_attention bench            the chosen plan of each shape
 //   fathom_gpu_attention tune             a grid of plans for each shape
+//   fathom_gpu_attention profile TOKENS EXTRA_ROWS BLOCK_HEADS SPLITS CLUSTER   a few launches, for a profiler
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -32,7 +33,12 @@ int main(int argc, char** argv) {
       gpu::bench_attention(device, verb == "tune");
       return 0;
     }
-    std::fprintf(stderr, "usage: fathom_gpu_attention check [seed] | check-small | bench | tune\n");
+    if (verb == "profile" && argc == 7) {
+      const auto number = [&](int i) { return std::atoi(argv[i]); };
+      gpu::profile_attention(device, number(2), number(3), number(4), number(5), number(6) != 0);
+      return 0;
+    }
+    std::fprintf(stderr, "usage: fathom_gpu_attention check [seed] | check-small | bench | tune | profile ...\n");
     return 2;
   } catch (const std::exception& e) {
     std::fprintf(stderr, "fathom_gpu_attention: %s\n", e.what());
