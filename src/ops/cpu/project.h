@@ -11,14 +11,15 @@
 namespace fathom::ops::cpu {
 
 /// Up to this many tokens a product is cut along the rows of its weight, beyond along the tokens.
-inline constexpr int64_t kFewTokens = 64;
+inline constexpr int64_t kFewTokens = 96;
 
 inline size_t project_workspace(int64_t tokens, int64_t columns) {
   return tokens > kFewTokens ? 0 : static_cast<size_t>(tokens * round_up(columns, 32)) * sizeof(float);
 }
 
-inline constexpr int64_t kTokenStep = 6;  // tokens of a full tile
-inline constexpr double kDecodeCost = 6;  // decoding a weight costs about as much as six products
+inline constexpr int64_t kPieceTokens = 192;  // most tokens of a piece of a product over many tokens
+inline constexpr int64_t kTokenStep = 6;      // tokens of a full tile
+inline constexpr double kDecodeCost = 6;      // decoding a weight costs about as much as six products
 
 struct ProjectX;
 struct ProjectY;
@@ -41,7 +42,7 @@ void project_rows(int64_t t0, int64_t t1, int64_t columns, std::span<const Part>
                   const Store& store, const Finish& finish) {
   constexpr int64_t kColumns = 128;
   const int64_t pitch = x_pitch(columns);
-  const int64_t most = std::clamp<int64_t>((512 << 10) / pitch / kTokenStep * kTokenStep, kTokenStep, 192);
+  const int64_t most = std::clamp<int64_t>((512 << 10) / pitch / kTokenStep * kTokenStep, kTokenStep, kPieceTokens);
   auto* x = reinterpret_cast<float*>(
       thread_scratch<ProjectX>(static_cast<size_t>(std::min(most, t1 - t0) * pitch) * sizeof(float)));
   auto* y = reinterpret_cast<float*>(thread_scratch<ProjectY>(static_cast<size_t>(most * kColumns) * sizeof(float)));
@@ -74,7 +75,9 @@ void project_columns(int64_t tokens, int64_t columns, std::span<const Part> part
     units += (p.w.rows + kUnit - 1) / kUnit;
     cost += static_cast<double>(p.w.rows * p.w.columns) * (static_cast<double>(tokens) + kDecodeCost);
   }
-  for (int64_t t = 0; t < tokens; ++t) prepare(t, workspace + t * pitch);
+  split(tokens, 8, static_cast<double>(tokens * columns) * 16, [&](int64_t begin, int64_t end) {
+    for (int64_t t = begin; t < end; ++t) prepare(t, workspace + t * pitch);
+  });
   split(units, 1, cost, [&](int64_t begin, int64_t end) {
     const float* rows[kFewTokens];
     auto* y =
@@ -105,10 +108,12 @@ void project(int64_t tokens, int64_t columns, std::span<const Part> parts, const
   if (tokens <= 0 || parts.empty()) return;
   if (tokens <= kFewTokens)
     return project_columns(tokens, columns, parts, prepare, store, finish, static_cast<float*>(workspace));
-  double cost = 0;
-  for (const Part& p : parts) cost += static_cast<double>(p.w.rows * p.w.columns) * static_cast<double>(tokens);
-  split(tokens, 4 * kTokenStep, cost,
-        [&](int64_t begin, int64_t end) { project_rows(begin, end, columns, parts, prepare, store, finish); });
+  // Every piece decodes all weights, so pieces are as large as the threads allow.
+  const int64_t threads = thread_count();
+  const int64_t pieces = threads * ((tokens + threads * kPieceTokens - 1) / (threads * kPieceTokens));
+  const int64_t step = round_up((tokens + pieces - 1) / pieces, kTokenStep);
+  parallel_for(tokens, step,
+               [&](int64_t begin, int64_t end) { project_rows(begin, end, columns, parts, prepare, store, finish); });
 }
 
 }  // namespace fathom::ops::cpu

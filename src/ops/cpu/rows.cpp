@@ -1,6 +1,7 @@
 // Row-wise pieces of the CPU variants: norms, RoPE, quantisers, cache rows.
 #include "ops/cpu/rows.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -68,6 +69,53 @@ void rmsnorm_row(float* x, int64_t n, const bf16* weight, float eps) {
     hn::StoreU(round_to_bf16(d, v), d, x + i);
   }
   for (; i < n; ++i) x[i] = round_bf16(x[i] * factor * to_float(weight[i]));
+}
+
+using DD = hn::CappedTag<double, 8>;
+using VD = hn::Vec<DD>;
+
+/// Cosine and sine in double of angles below 2^20 * pi / 2: reduction by multiples of pi / 2 kept in three parts of 33
+/// bits (products with the quotient are exact), then the polynomials of fdlibm's kernels on [-pi / 4, pi / 4].
+HWY_INLINE void cos_sin(DD d, VD x, VD& cosine, VD& sine) {
+  const auto set = [&](double v) HWY_ATTR { return hn::Set(d, v); };
+  const auto n = hn::Round(hn::Mul(x, set(6.36619772367581382433e-01)));
+  auto r = hn::Sub(x, hn::Mul(n, set(1.57079632673412561417e+00)));
+  r = hn::Sub(r, hn::Mul(n, set(6.07710050630396597660e-11)));
+  r = hn::Sub(r, hn::Mul(n, set(2.02226624879595063154e-21)));
+  const auto z = hn::Mul(r, r);
+  auto s = set(1.58969099521155010221e-10);
+  s = hn::MulAdd(s, z, set(-2.50507602534068634195e-08));
+  s = hn::MulAdd(s, z, set(2.75573137070700676789e-06));
+  s = hn::MulAdd(s, z, set(-1.98412698298579493134e-04));
+  s = hn::MulAdd(s, z, set(8.33333333332248946124e-03));
+  s = hn::MulAdd(s, z, set(-1.66666666666666324348e-01));
+  s = hn::MulAdd(hn::Mul(z, r), s, r);
+  auto c = set(-1.13596475577881948265e-11);
+  c = hn::MulAdd(c, z, set(2.08757232129817482790e-09));
+  c = hn::MulAdd(c, z, set(-2.75573143513906633035e-07));
+  c = hn::MulAdd(c, z, set(2.48015872894767294178e-05));
+  c = hn::MulAdd(c, z, set(-1.38888888888741095749e-03));
+  c = hn::MulAdd(c, z, set(4.16666666666666019037e-02));
+  c = hn::MulAdd(hn::Mul(z, z), c, hn::Sub(set(1.0), hn::Mul(set(0.5), z)));
+  // Quadrant 0..3: the odd ones exchange the two, signs follow.
+  const auto q = hn::Sub(n, hn::Mul(set(4.0), hn::Floor(hn::Mul(n, set(0.25)))));
+  const auto odd = hn::Or(hn::Eq(q, set(1.0)), hn::Eq(q, set(3.0)));
+  const auto first = hn::IfThenElse(odd, s, c), second = hn::IfThenElse(odd, c, s);
+  const auto turned = hn::Or(hn::Eq(q, set(1.0)), hn::Eq(q, set(2.0)));
+  cosine = hn::IfThenElse(turned, hn::Neg(first), first);
+  sine = hn::IfThenElse(hn::Ge(q, set(2.0)), hn::Neg(second), second);
+}
+
+void cosines_and_sines(int32_t position, const float* freq, float* cosine, float* sine) {
+  const DD d;
+  const hn::Rebind<float, DD> df;
+  const auto p = hn::Set(df, static_cast<float>(position));
+  for (int64_t i = 0; i < kRopeDim / 2; i += static_cast<int64_t>(hn::MaxLanes(d))) {
+    VD c, s;
+    cos_sin(d, hn::PromoteTo(d, hn::Mul(p, hn::LoadU(df, freq + i))), c, s);
+    hn::StoreU(hn::DemoteTo(df, c), df, cosine + i);
+    hn::StoreU(hn::DemoteTo(df, s), df, sine + i);
+  }
 }
 
 /// Rotates 64 channels, bf16 result. Products are rounded one by one, as the specification has it.
@@ -254,6 +302,7 @@ void query_head_row(bf16* q, float eps, bool bf16_steps, const cpu::Angles& angl
 
 #else  // HWY_SCALAR: nothing here is called
 
+void cosines_and_sines(int32_t, const float*, float*, float*) {}
 void widen_row(const bf16*, int64_t, float*) {}
 void narrow_row(const float*, int64_t, bf16*) {}
 void store_bf16_row(const float*, int64_t, bf16*) {}
@@ -282,6 +331,7 @@ HWY_EXPORT(narrow_row);
 HWY_EXPORT(store_bf16_row);
 HWY_EXPORT(sum_squares);
 HWY_EXPORT(rmsnorm_row);
+HWY_EXPORT(cosines_and_sines);
 HWY_EXPORT(rope_row);
 HWY_EXPORT(act_quant_row);
 HWY_EXPORT(store_kv_row);
@@ -293,13 +343,27 @@ HWY_EXPORT(query_head_row);
 
 namespace cpu {
 
-void make_angles(int32_t position, const float* freq, bool inverse, Angles& out) {
-  for (int i = 0; i < kRopeDim / 2; ++i) {
+void cosines_and_sines(int32_t position, const float* freq, float* cosine, float* sine) {
+  float most = 0;
+  for (int i = 0; i < kRopeDim / 2; ++i) most = std::max(most, std::abs(static_cast<float>(position) * freq[i]));
+  if (most < 1.6e6f) {
+    HWY_DYNAMIC_DISPATCH(cosines_and_sines)(position, freq, cosine, sine);
+    return;
+  }
+  for (int i = 0; i < kRopeDim / 2; ++i) {  // beyond the range of the fast reduction
     const double angle = static_cast<float>(position) * freq[i];
-    const float c = static_cast<float>(std::cos(angle)), s = static_cast<float>(std::sin(angle));
-    out.cosine[2 * i] = out.cosine[2 * i + 1] = c;
-    out.sine[2 * i] = inverse ? s : -s;
-    out.sine[2 * i + 1] = inverse ? -s : s;
+    cosine[i] = static_cast<float>(std::cos(angle));
+    sine[i] = static_cast<float>(std::sin(angle));
+  }
+}
+
+void make_angles(int32_t position, const float* freq, bool inverse, Angles& out) {
+  float cosine[kRopeDim / 2], sine[kRopeDim / 2];
+  cosines_and_sines(position, freq, cosine, sine);
+  for (int i = 0; i < kRopeDim / 2; ++i) {
+    out.cosine[2 * i] = out.cosine[2 * i + 1] = cosine[i];
+    out.sine[2 * i] = inverse ? sine[i] : -sine[i];
+    out.sine[2 * i + 1] = -out.sine[2 * i];
   }
 }
 

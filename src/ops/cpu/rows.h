@@ -28,7 +28,8 @@ struct Angles {
   alignas(64) float cosine[kRopeDim];
   alignas(64) float sine[kRopeDim];
 };
-/// The angle is the fp32 product position * freq, its sine and cosine are taken in double.
+/// The angle is the fp32 product position * freq; its cosine and sine are rounded once from double.
+void cosines_and_sines(int32_t position, const float* freq, float* cosine, float* sine);
 void make_angles(int32_t position, const float* freq, bool inverse, Angles& out);
 /// Rotates 64 channels in place, rounded to bf16.
 void rope(float* x, const Angles& angles);

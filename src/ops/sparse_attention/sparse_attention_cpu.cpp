@@ -47,22 +47,25 @@ struct RowTable {
     if (++stamp == 0) reset();
     used = 0;
   }
+  bool has(RowName row) const { return entries[position(row)].stamp == stamp; }
   /// Place of a row; `fresh` when it was not there.
   int32_t find(RowName row, bool& fresh) {
-    const uint64_t key = static_cast<uint64_t>(row.pool) << 32 | static_cast<uint32_t>(row.slot);
+    Entry& e = entries[position(row)];
+    fresh = e.stamp != stamp;
+    if (fresh) e = {key_of(row), stamp, used++};
+    return e.at;
+  }
+
+ private:
+  static uint64_t key_of(RowName row) {
+    return static_cast<uint64_t>(row.pool) << 32 | static_cast<uint32_t>(row.slot);
+  }
+  /// Its entry, or the free one where it would go.
+  uint64_t position(RowName row) const {
+    const uint64_t key = key_of(row);
     uint64_t at = (key * 0x9E3779B97F4A7C15u) >> 53;  // 11 bits
-    for (;; at = (at + 1) % kTableSize) {
-      Entry& e = entries[at];
-      if (e.stamp == stamp && e.key == key) {
-        fresh = false;
-        return e.at;
-      }
-      if (e.stamp != stamp) {
-        e = {key, stamp, used};
-        fresh = true;
-        return used++;
-      }
-    }
+    while (entries[at].stamp == stamp && entries[at].key != key) at = (at + 1) % kTableSize;
+    return at;
   }
 };
 
@@ -115,11 +118,7 @@ void attend(const SparseAttentionArgs& a, int64_t t, int64_t h0, int64_t h1, int
     cpu::attention_scores(b.q, heads, rows(i, end), end - i, a.scale, b.scores + i, pitch);
   }
   float cosine[kRopeDim / 2], sine[kRopeDim / 2];
-  for (int i = 0; a.position.data && i < kRopeDim / 2; ++i) {
-    const double angle = static_cast<float>(a.position(t)) * a.rope_freq(i);
-    cosine[i] = static_cast<float>(std::cos(angle));
-    sine[i] = static_cast<float>(std::sin(angle));
-  }
+  if (a.position.data) cpu::cosines_and_sines(a.position(t), a.rope_freq.data, cosine, sine);
   const float* c = a.position.data ? cosine : nullptr;
   if (count == 0) std::fill_n(b.o, heads * kHeadDim, 0.0f);
   for (int64_t i = 0, h = 0; h < heads && count > 0; ++h, i += pitch) {
@@ -169,9 +168,12 @@ void attend_tokens(const SparseAttentionArgs& a, int64_t t0, int64_t t1, int64_t
       if (!alone) b.table->clear();
       continue;
     }
-    if (!alone && b.table->used + count > kCachedRows) b.table->clear();
     for (int64_t i = 0; i < count; ++i) {
       bool fresh = true;
+      if (!alone && b.table->used == kCachedRows && !b.table->has(list[i])) {
+        b.table->clear();  // full: start again with the rows of this token
+        i = 0;
+      }
       const int64_t at = alone ? i : b.table->find(list[i], fresh);
       if (fresh) decode(a, list[i], b.rows + at * kHeadDim);
       place[i] = b.rows + at * kHeadDim;
