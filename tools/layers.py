@@ -28,6 +28,7 @@ LAYERS = {
     "profile": FORMATS,
     "engine": ENGINE,
     "lab": BASE + ["ops"],
+    "capi": BASE + ["ops", "lab"],
     "trace": FORMATS,
     "plan": FORMATS,
     "bench": ENGINE + ["engine", "plan"],

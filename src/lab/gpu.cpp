@@ -44,6 +44,15 @@ Device current() {
   if (const std::string why = unavailable(); !why.empty()) fail("no GPU: {}", why);
   int device = 0;
   require(cudaGetDevice(&device), "cudaGetDevice");
+  return describe(device);
+}
+
+int count() {
+  int n = 0;
+  return unavailable().empty() && cudaGetDeviceCount(&n) == cudaSuccess ? n : 0;
+}
+
+Device describe(int device) {
   cudaDeviceProp properties;
   require(cudaGetDeviceProperties(&properties, device), "cudaGetDeviceProperties");
   Device d;

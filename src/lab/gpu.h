@@ -31,6 +31,10 @@ struct Device {
 std::string unavailable();
 /// The current device. Throws Error with the reason of unavailable().
 Device current();
+/// How many devices there are; 0 when unavailable() has a reason.
+int count();
+/// Device `ordinal` of count().
+Device describe(int ordinal);
 
 /// Device memory of its own.
 class Memory {
