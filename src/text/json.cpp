@@ -124,10 +124,10 @@ class Reader {
         }
     } else {
       if (position.empty())
-        for (size_t i = 0; i < v.members.size(); ++i) position.emplace(v.members[i].first, i);
+        for (size_t i = 0; i < v.members.size(); ++i) position.emplace(v.members[i].name, i);
       const auto [it, fresh] = position.emplace(key, v.members.size());
       if (!fresh) {
-        v.members[it->second].second = std::move(member);
+        v.members[it->second].value = std::move(member);
         return;
       }
     }
@@ -310,8 +310,8 @@ void write(std::string& out, const JsonValue& v) {
       out += '{';
       for (size_t i = 0; i < v.members.size(); ++i) {
         if (i) out += ", ";
-        out += json_quoted(v.members[i].first) + ": ";
-        write(out, v.members[i].second);
+        out += json_quoted(v.members[i].name) + ": ";
+        write(out, v.members[i].value);
       }
       out += '}';
       break;

@@ -15,6 +15,8 @@
 
 namespace fathom::text {
 
+struct JsonMember;
+
 struct JsonValue {
   enum class Kind { null, boolean, number, string, array, object };
   Kind kind = Kind::null;
@@ -22,13 +24,19 @@ struct JsonValue {
   std::string text;              // number: as spelled (or NaN, Infinity, -Infinity); string: UTF-8
   std::vector<JsonValue> items;  // array
   /// object: in order of first appearance; of a repeated key the last value stands at the first position.
-  std::vector<std::pair<std::string, JsonValue>> members;
+  std::vector<JsonMember> members;
 
   bool is(Kind k) const { return kind == k; }
   /// The member, or nullptr when this is not an object or has no such key.
   const JsonValue* find(std::string_view key) const;
   /// False for what Python calls false: null, false, zero, "", [], {}.
   bool truthy() const;
+};
+
+struct JsonMember {
+  JsonMember(std::string key, JsonValue v) : name(std::move(key)), value(std::move(v)) {}
+  std::string name;
+  JsonValue value;
 };
 
 struct JsonReading {

@@ -1,0 +1,146 @@
+// libFuzzer target for the text layer: whatever comes in, it must not crash, and what it promises must hold. The first
+// byte picks the part, the second is spent on options.
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "base/utf8.h"
+#include "text/chat.h"
+#include "text/chat_json.h"
+#include "text/detokenizer.h"
+#include "text/json.h"
+#include "text/output_parser.h"
+#include "text/stop.h"
+#include "text/tokenizer.h"
+
+namespace {
+
+using namespace fathom;
+using namespace fathom::text;
+
+void require(bool ok, const char* what) {
+  if (ok) return;
+  std::fprintf(stderr, "broken promise: %s\n", what);
+  std::abort();
+}
+
+/// A vocabulary of the 256 bytes, a few merges and the control tokens.
+std::string small_tokenizer() {
+  std::string vocab, added;
+  int id = 0;
+  for (int b = 0, other = 256; b < 256; ++b) {
+    std::string token;
+    const bool printable = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+    append_utf8(token, static_cast<uint32_t>(printable ? b : other++));
+    vocab += (b ? "," : "") + json_quoted(token) + ":" + std::to_string(id++);
+  }
+  for (const char* token : {"aa", "aaaa", "th", "the"}) vocab += "," + json_quoted(token) + ":" + std::to_string(id++);
+  for (const char* token : {"<think>", "</think>", "｜DSML｜", "<｜User｜>", "<｜Assistant｜>",
+                            "<｜begin▁of▁sentence｜>", "<｜end▁of▁sentence｜>", "<｜latest_reminder｜>", "<｜action｜>",
+                            "<｜query｜>", "<｜authority｜>", "<｜domain｜>", "<｜title｜>", "<｜read_url｜>"})
+    added += (added.empty() ? "" : ",") + std::string("{\"id\":") + std::to_string(id++) +
+             ",\"content\":" + json_quoted(token) + "}";
+  return R"({"version":"1.0","added_tokens":[)" + added +
+         R"(],"pre_tokenizer":{"type":"Sequence","pretokenizers":[
+           {"type":"Split","pattern":{"Regex":"\\p{N}{1,3}"},"behavior":"Isolated"},
+           {"type":"Split","pattern":{"Regex":"[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"},"behavior":"Isolated"},
+           {"type":"ByteLevel","add_prefix_space":false,"use_regex":false}]},
+         "decoder":{"type":"ByteLevel"},"model":{"type":"BPE","vocab":{)" +
+         vocab + R"(},"merges":["a a","aa aa","t h","th e"]}})";
+}
+
+const Tokenizer& tokenizer() {
+  static const Tokenizer t = Tokenizer::from_json(small_tokenizer(), "fuzz");
+  return t;
+}
+
+void fuzz_tokenizer(std::string_view text, uint8_t option) {
+  const auto ids = tokenizer().encode(text, option & 1 ? AddedTokens::recognise : AddedTokens::as_text);
+  require(tokenizer().decode(ids) == utf8_repaired(text), "decoding gives the text back");
+  Detokenizer stream(tokenizer());
+  std::string all;
+  for (const int32_t id : ids) all += stream.push(id);
+  require(all + stream.finish() == utf8_repaired(text), "streaming gives the text back");
+}
+
+void fuzz_parser(std::string_view text, uint8_t option) {
+  const ParserOptions options{.thinking = (option & 1) != 0,
+                              .delivery = option & 2 ? CallDelivery::whole : CallDelivery::streamed};
+  const ParsedOutput once = parse_output(text, options);
+  ParsedOutput cut;
+  OutputParser parser(options);
+  const size_t step = 1 + (option >> 2) % 7;
+  for (size_t at = 0; at < text.size(); at += step)
+    for (const OutputEvent& e : parser.push(text.substr(at, step))) cut.add(e);
+  for (const OutputEvent& e : parser.finish()) cut.add(e);
+  require(once.content == cut.content && once.reasoning == cut.reasoning && once.leftover == cut.leftover &&
+              once.errors == cut.errors && once.calls.size() == cut.calls.size(),
+          "events do not depend on cuts");
+  for (size_t i = 0; i < once.calls.size(); ++i) {
+    require(is_strict_json(once.calls[i].arguments), "arguments are JSON");
+    require(once.calls[i].arguments == cut.calls[i].arguments && once.calls[i].name == cut.calls[i].name, "same calls");
+  }
+}
+
+void fuzz_chat(std::string_view text, uint8_t option) {
+  ChatOptions options{.thinking_mode = option & 1 ? "thinking" : "chat", .drop_thinking = (option & 2) != 0};
+  options.revision = option & 4 ? Revision::preview : Revision::r0731;
+  if (option & 8) options.reasoning_effort = "max";
+  const auto segments = encode_chat(messages_from_json(text, "messages"), options);
+  require(is_valid_utf8(prompt_text(segments)), "prompts are UTF-8");
+  require(tokenizer().decode(prompt_ids(segments, tokenizer())) == prompt_text(segments),
+          "ids are those of the prompt");
+}
+
+void fuzz_json(std::string_view text) {
+  const JsonReading r = read_json(text);
+  require(r.value.has_value() == r.error.empty(), "a value or an error");
+  if (!r.value || r.lone_surrogate) return;
+  const std::string written = write_json(*r.value);
+  const JsonReading again = read_json(written);
+  require(again.value && write_json(*again.value) == written, "writing is stable");
+}
+
+void fuzz_stop(std::string_view text, uint8_t option) {
+  const size_t n = std::min<size_t>(text.size(), 1 + option % 8);
+  StopMatcher matcher({std::string(text.substr(0, n))});
+  std::string shown;
+  for (const char c : text.substr(n)) shown += matcher.push({&c, 1});
+  shown += matcher.finish();
+  require(shown == text.substr(n, text.substr(n).find(text.substr(0, n))), "text up to the stop string");
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size < 2) return 0;
+  const std::string_view text(reinterpret_cast<const char*>(data) + 2, size - 2);
+  try {
+    switch (data[0] % 6) {
+      case 0:
+        fuzz_tokenizer(text, data[1]);
+        break;
+      case 1:
+        fuzz_parser(text, data[1]);
+        break;
+      case 2:
+        fuzz_chat(text, data[1]);
+        break;
+      case 3:
+        fuzz_json(text);
+        break;
+      case 4:
+        fuzz_stop(text, data[1]);
+        break;
+      default:
+        Tokenizer::from_json(text, "fuzz");
+    }
+  } catch (const Error&) {
+  }
+  return 0;
+}
