@@ -4,7 +4,8 @@
 Layers     a folder of src/ includes only from the folders that LAYERS allows it (its tests and benchmarks may use more).
            Device code (.cu, .cuh and everything it includes) uses the standard library and the CUDA toolkit alone.
            Headers that take seconds to compile stay out of our own headers.
-Headers    #pragma once (not in the -inl.h files that Highway includes once for each target); no "using namespace".
+Headers    #pragma once (not in the -inl.h files that Highway includes once for each target; C headers in include/ may
+           have a guard instead); no "using namespace".
 Sizes      files: a warning past 500 lines, an error past 600; functions: an error past 120 lines.
 
 usage: layers.py [ROOT]     exit status 1 when there is an error; warnings alone are 0
@@ -28,6 +29,7 @@ LAYERS = {
     "profile": FORMATS,
     "engine": ENGINE,
     "lab": BASE + ["ops"],
+    "capi": BASE + ["ops", "lab"],
     "capi": BASE + ["ops", "lab"],
     "trace": FORMATS,
     "plan": FORMATS,
@@ -142,7 +144,8 @@ class Checker:
             for number, line in enumerate(text.splitlines(), 1) if (found := INCLUDE.match(line))]
         self.check_size(path, text, code)
         if is_header:
-            if not re.search(r"^#pragma once$", text, re.M) and not path.name.endswith("-inl.h"):
+            guarded = re.search(r"^#ifndef (FATHOM_\w+_H)\n#define \1$", text, re.M) and path.is_relative_to(self.root / "include")
+            if not (re.search(r"^#pragma once$", text, re.M) or guarded or path.name.endswith("-inl.h")):
                 self.error(path, 1, "header without #pragma once")
             for number, line in enumerate(code.splitlines(), 1):
                 if re.search(r"\busing\s+namespace\b", line):
