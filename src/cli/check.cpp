@@ -3,7 +3,7 @@
 
 #include "base/threads.h"
 #include "cli/commands.h"
-#include "engine/self_test.h"
+#include "engine/self_check.h"
 
 namespace fathom::cli {
 namespace {
@@ -18,11 +18,11 @@ int check(const Flags& f) {
   const auto model = load_model(f.model);
   for (const auto& field : model->config().unknown_fields)
     std::fprintf(stderr, "note: config.json has a field that fathom does not know: %s\n", field.c_str());
-  SelfTestOptions options{f.ops, f.goldens};
+  SelfCheckOptions options{f.ops, f.goldens};
   const auto beside = std::filesystem::path(f.model) / "goldens";
   if (options.goldens.empty() && std::filesystem::is_directory(beside)) options.goldens = beside;
   int passed = 0, failed = 0, skipped = 0;
-  self_test(*model, options, [&](const CheckResult& r) {
+  self_check(*model, options, [&](const CheckResult& r) {
     static constexpr const char* words[] = {"ok", "FAILED", "skipped"};
     (r.verdict == Verdict::passed ? passed : r.verdict == Verdict::failed ? failed : skipped) += 1;
     std::printf("%-8s %-22s %s\n", words[static_cast<int>(r.verdict)], r.name.c_str(), r.detail.c_str());

@@ -25,6 +25,7 @@ Engine::Engine(const ModelConfig& config, const Weights& weights, const EngineOp
       options_(options),
       max_context_(options.max_context > 0 ? std::min(options.max_context, config.max_positions)
                                            : config.max_positions),
+      recorder_(recorder),
       model_(config, weights, ops::op_table(options.ops)),
       cache_(config, CacheBudget{options.cache_tokens, options.max_sequences, 0, 0}) {
   model_.set_recorder(recorder);
@@ -109,7 +110,12 @@ bool Engine::step(const std::function<void(const GenerationEvent&)>& report) {
   choose_work(segments, owners);
   if (segments.empty()) return !waiting_.empty();
 
-  const Activations& out = model_.step(plan_.build(config_, cache_, segments), cache_.layers());
+  const StepBatch* batch;
+  {
+    Span span(recorder_, "plan_step", 0, 0, {}, kPhaseCategory);
+    batch = &plan_.build(config_, cache_, segments);
+  }
+  const Activations& out = model_.step(*batch, cache_.layers());
   ++stats_.steps;
   int64_t row = 0;
   std::vector<RequestId> finished;
@@ -132,6 +138,7 @@ bool Engine::step(const std::function<void(const GenerationEvent&)>& report) {
 GenerationEvent Engine::take_token(Active& a, std::span<const float> logits) {
   const GenerationRequest& r = a.request;
   const auto banned = a.generated < r.min_tokens ? std::span<const int32_t>(r.stop_ids) : std::span<const int32_t>();
+  Span span(recorder_, "sample", 0, 0, {}, kPhaseCategory);
   GenerationEvent event{a.id, a.sampler->sample(logits, cache_.length(a.sequence), banned), FinishReason::none};
   const int32_t token = event.token.token;
   a.sampler->accept(token);

@@ -97,6 +97,7 @@ class Engine {
   const ModelConfig& config_;
   EngineOptions options_;
   int64_t max_context_;
+  Recorder* recorder_;
   Transformer model_;
   Cache cache_;
   StepPlan plan_;

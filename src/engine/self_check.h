@@ -17,14 +17,14 @@ struct CheckResult {
   std::string detail;  // what was compared, and the numbers
 };
 
-struct SelfTestOptions {
+struct SelfCheckOptions {
   std::string ops = "cpu";
   std::filesystem::path goldens;  // folder with prompts.json and e2e_*.safetensors; empty: none
 };
 
 /// Runs all checks, reporting each as it ends. Inventory and finite values were already checked by load_model().
 /// Returns true when none failed.
-bool self_test(const LoadedModel& model, const SelfTestOptions& options,
+bool self_check(const LoadedModel& model, const SelfCheckOptions& options,
                const std::function<void(const CheckResult&)>& report);
 
 }  // namespace fathom

@@ -1,4 +1,4 @@
-#include "engine/self_test.h"
+#include "engine/self_check.h"
 
 #include <fmt/format.h>
 
@@ -34,7 +34,7 @@ class Session {
   Rows step(std::span<const SegmentRequest> requests) {
     for (const auto& r : requests)
       if (!cache_.reserve(r.sequence, static_cast<int64_t>(r.tokens.size())))
-        throw std::logic_error("self test: cache too small");
+        throw std::logic_error("self check: cache too small");
     const Activations& out = model_.step(plan_.build(model_.config(), cache_, requests), cache_.layers());
     for (const auto& r : requests) cache_.commit(r.sequence, static_cast<int64_t>(r.tokens.size()));
     cache_.check();
@@ -192,7 +192,7 @@ CheckResult golden(const LoadedModel& m, const std::string& ops, const std::file
 
 }  // namespace
 
-bool self_test(const LoadedModel& m, const SelfTestOptions& options,
+bool self_check(const LoadedModel& m, const SelfCheckOptions& options,
                const std::function<void(const CheckResult&)>& report) {
   bool good = true;
   const auto take = [&](CheckResult r) {
