@@ -27,7 +27,7 @@
 
 namespace fathom::ops::device {
 
-struct Float4 {
+struct alignas(16) Float4 {
   float x, y, z, w;
 };
 
@@ -159,6 +159,10 @@ inline float shuffle_xor(float v, int mask) {
   const auto& all = emulator::exchange(&word, 1);
   return std::bit_cast<float>(static_cast<uint32_t>(all[thread_index() % 32 ^ mask][0]));
 }
+inline float shuffle_from(float v, int lane) {
+  const uint64_t word = std::bit_cast<uint32_t>(v);
+  return std::bit_cast<float>(static_cast<uint32_t>(emulator::exchange(&word, 1)[lane][0]));
+}
 inline int shuffle_xor(int v, int mask) {
   const uint64_t word = static_cast<uint32_t>(v);
   const auto& all = emulator::exchange(&word, 1);
@@ -171,6 +175,9 @@ inline bool any_lane(bool v) {
   for (int i = 0; i < 32; ++i) any |= all[i][0] != 0;
   return any;
 }
+
+inline int uniform(int v) { return v; }
+inline void prefetch(const void*) {}
 
 inline uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
   const uint64_t bytes = uint64_t{b} << 32 | a;
@@ -230,6 +237,8 @@ inline Float4 load_l2(const Float4* p) {
 inline float load_l2(const float* p) {
   return *p;
 }
+inline void load_l2_pair(const float* p, float* a, float* b) { *a = p[0], *b = p[1]; }
+inline uint64_t load_relaxed(const uint64_t* p) { return *p; }
 inline uint64_t load_acquire(const uint64_t* p) {
   return *p;
 }

@@ -30,14 +30,18 @@ FATHOM_HOST_DEVICE inline uint32_t one_step_scale(uint32_t byte) {
   return byte < kLargestOneStepScale ? byte : kLargestOneStepScale;
 }
 
-/// bf16x2 factor for two codes whose scale bytes are `low` and `high` (exact alone up to kLargestOneStepScale).
+/// bf16x2 factor for two codes of scale byte `byte` (exact alone up to kLargestOneStepScale).
+FATHOM_HOST_DEVICE inline uint32_t decode_factor(uint32_t byte) {
+  return one_step_scale(byte) * 0x00800080u + 120u * 0x00800080u;
+}
+/// The same for two codes with scales of their own.
 FATHOM_HOST_DEVICE inline uint32_t decode_factor(uint32_t low, uint32_t high) {
-  return (one_step_scale(low) << 7 | one_step_scale(high) << 23) + 120u * 0x00800080u;
+  return one_step_scale(low) * 0x80u + one_step_scale(high) * 0x800000u + 120u * 0x00800080u;
 }
 
 /// What remains for larger bytes: bf16x2 of 2^max(0, byte - 134).
-FATHOM_HOST_DEVICE inline uint32_t second_decode_factor(uint32_t low, uint32_t high) {
-  return ((low - one_step_scale(low)) << 7 | (high - one_step_scale(high)) << 23) + 127u * 0x00800080u;
+FATHOM_HOST_DEVICE inline uint32_t second_decode_factor(uint32_t byte) {
+  return (byte - one_step_scale(byte)) * 0x00800080u + 127u * 0x00800080u;
 }
 
 /// The same codes as fp16 fields.
@@ -52,7 +56,7 @@ inline constexpr int kLowestShiftF16 = -12, kHighestShiftF16 = 6;
 
 /// fp16x2 factor that turns fp16 fields into code * 2^shift.
 FATHOM_HOST_DEVICE inline uint32_t decode_factor_f16(int low_shift, int high_shift) {
-  return (static_cast<uint32_t>(low_shift + 23) << 10) | static_cast<uint32_t>(high_shift + 23) << 26;
+  return static_cast<uint32_t>(low_shift) * 0x400u + static_cast<uint32_t>(high_shift) * 0x4000000u + 23u * 0x04000400u;
 }
 
 }  // namespace fathom::ops::device

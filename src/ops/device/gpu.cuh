@@ -20,7 +20,7 @@
 
 namespace fathom::ops::device {
 
-struct Float4 {
+struct alignas(16) Float4 {
   float x, y, z, w;
 };
 
@@ -52,9 +52,12 @@ FATHOM_DEVICE void sync_warp() {
 FATHOM_DEVICE float shuffle_xor(float v, int mask) {
   return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
 }
+FATHOM_DEVICE float shuffle_from(float v, int lane) { return __shfl_sync(0xFFFFFFFFu, v, lane); }
 FATHOM_DEVICE int shuffle_xor(int v, int mask) {
   return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
 }
+/// A value that is the same in all lanes, told to the compiler: branches on it become uniform.
+FATHOM_DEVICE int uniform(int v) { return __shfl_sync(0xFFFFFFFFu, v, 0); }
 FATHOM_DEVICE bool any_lane(bool v) {
   return __any_sync(0xFFFFFFFFu, v);
 }
@@ -116,8 +119,7 @@ FATHOM_DEVICE uint32_t pack_bf16x2(float low, float high) {
 ///   b: column g of rows 2t,2t+1 (b0) and 2t+8,2t+9 (b1)
 ///   d: row g columns 2t,2t+1 (d[0], d[1]), row g+8 the same columns (d[2], d[3])
 FATHOM_DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
@@ -179,6 +181,16 @@ FATHOM_DEVICE float load_l2(const float* p) {
   return __ldcg(p);
 }
 
+/// Two floats through L2.
+FATHOM_DEVICE void load_l2_pair(const float* p, float* a, float* b) {
+  const float2 v = __ldcg(reinterpret_cast<const float2*>(p));
+  *a = v.x, *b = v.y;
+}
+FATHOM_DEVICE uint64_t load_relaxed(const uint64_t* p) {
+  uint64_t v;
+  asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
+  return v;
+}
 FATHOM_DEVICE uint64_t load_acquire(const uint64_t* p) {
   uint64_t v;
   asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
@@ -197,6 +209,8 @@ FATHOM_DEVICE uint64_t atomic_or(uint64_t* p, uint64_t v) {
 FATHOM_DEVICE void atomic_and(uint64_t* p, uint64_t v) {
   asm volatile("red.relaxed.gpu.global.and.b64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
+/// Brings the line of `p` into L2.
+FATHOM_DEVICE void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
 FATHOM_DEVICE void fence() {
   __threadfence();
 }

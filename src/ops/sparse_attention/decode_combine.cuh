@@ -50,11 +50,11 @@ struct Partials {
     else
       return device::load_l2(from);
   }
-  FATHOM_DEVICE static float load(const float* from) {
+  FATHOM_DEVICE static void load(const float* from, float* a, float* b) {
     if constexpr (kCluster)
-      return *from;
+      *a = from[0], *b = from[1];
     else
-      return device::load_l2(from);
+      device::load_l2_pair(from, a, b);
   }
 };
 
@@ -75,48 +75,95 @@ FATHOM_DEVICE void store_quads(device::Float4* to, const Output<G>& output) {
   }
 }
 
-/// Weight of every split for every head -> weight[head][32]; writes lse when told to.
-template <typename G, bool kCluster>
-FATHOM_DEVICE void split_weights(const Partials<G, kCluster>& partials, int token, int first_head, int blocks,
-                                 bool write_lse, float* weight) {
-  const Params& p = partials.p;
-  const int warp = device::thread_index() / 32, lane = device::thread_index() % 32;
-  for (int local = warp; local < G::kHeads; local += kWarps) {
-    const int head = first_head + local;
-    if (head >= p.heads) break;
-    float reference = -__builtin_huge_valf(), sum = 0;
-    if (lane < blocks) {
-      const float* state = partials.state(lane) + 2 * local;
-      reference = partials.load(state), sum = partials.load(state + 1);
-    }
-    float most = reference;
-    FATHOM_UNROLL
-    for (int mask = 1; mask < 32; mask *= 2) {
-      const float other = device::shuffle_xor(most, mask);
-      most = other > most ? other : most;
-    }
-    const float share = most == -__builtin_huge_valf() ? 0.0f : device::exp2_fast(reference - most);
-    float total = sum * share;
-    FATHOM_UNROLL
-    for (int mask = 1; mask < 32; mask *= 2) total += device::shuffle_xor(total, mask);
-    const HeadResult result = head_result(p, head, most, total);
-    weight[local * kMostSplits + lane] = share * result.inverse;
-    if (write_lse && lane == 0 && p.lse) p.lse[token * p.lse_token_stride + head] = result.lse;
+/// A lane's share of the weights of its head's splits: the four lanes of a head hold splits t, t+4, t+8 ...
+struct SplitWeights {
+  float weight[kMostSplits / 4];
+  float lse;
+
+  /// Weight of split `i` (a constant below 8), and the step to the next 8 splits.
+  FATHOM_DEVICE float of(int i) const {
+    return device::shuffle_from(weight[i / 4], device::thread_index() % 32 / 4 * 4 + i % 4);
   }
+  FATHOM_DEVICE void advance() {
+    FATHOM_UNROLL
+    for (int k = 0; k + 2 < kMostSplits / 4; ++k) weight[k] = weight[k + 2];
+  }
+};
+
+FATHOM_DEVICE float largest_of_head(float v) {
+  const float a = device::shuffle_xor(v, 1);
+  v = a > v ? a : v;
+  const float b = device::shuffle_xor(v, 2);
+  return b > v ? b : v;
 }
+
+/// The states of this lane's splits, loaded first so that everything else is on its way meanwhile.
+struct SplitStates {
+  float reference[kMostSplits / 4], sum[kMostSplits / 4];
+
+  template <typename G, bool kCluster>
+  FATHOM_DEVICE static SplitStates load(const Partials<G, kCluster>& partials, int blocks, int local) {
+    SplitStates s;
+    FATHOM_UNROLL
+    for (int k = 0; k < kMostSplits / 4; ++k) {
+      const int split = 4 * k + device::thread_index() % 4;
+      s.reference[k] = -__builtin_huge_valf(), s.sum[k] = 0;
+      if (split < blocks) partials.load(partials.state(split) + 2 * local, &s.reference[k], &s.sum[k]);
+    }
+    return s;
+  }
+  FATHOM_DEVICE SplitWeights weights(const Params& p, int head) const {
+    float most = reference[0];
+    FATHOM_UNROLL
+    for (int k = 1; k < kMostSplits / 4; ++k) most = reference[k] > most ? reference[k] : most;
+    most = largest_of_head(most);
+    SplitWeights w;
+    float total = 0;
+    FATHOM_UNROLL
+    for (int k = 0; k < kMostSplits / 4; ++k) {
+      w.weight[k] = most == -__builtin_huge_valf() ? 0.0f : device::exp2_fast(reference[k] - most);
+      total += sum[k] * w.weight[k];
+    }
+    total += device::shuffle_xor(total, 1);
+    total += device::shuffle_xor(total, 2);
+    const HeadResult result = head < p.heads ? head_result(p, head, most, total) : HeadResult{0, 0};
+    FATHOM_UNROLL
+    for (int k = 0; k < kMostSplits / 4; ++k) w.weight[k] *= result.inverse;
+    w.lse = result.lse;
+    return w;
+  }
+};
+
+inline constexpr int kAhead = 8;  // splits whose quads are in flight
+static_assert(kMostSplits == 32 && kAhead == 8);
 
 /// The weighted sum over the splits of one quad, rounded: two pairs of channels of head 16 m + 8 (quad / 4) + g.
 template <typename G, bool kCluster>
-FATHOM_DEVICE void sum_quad(const Partials<G, kCluster>& partials, int blocks, const float* weight, int m, int slice,
-                            int quad, uint32_t (&word)[2]) {
-  const int lane = device::thread_index() % 32;
-  const float* weights = weight + (16 * m + 8 * (quad / 4) + lane / 4) * kMostSplits;
+FATHOM_DEVICE void sum_quad(const Partials<G, kCluster>& partials, int token, int first_head, int blocks, int m,
+                            int slice, int quad, uint32_t (&word)[2]) {
+  const Params& p = partials.p;
+  const int lane = device::thread_index() % 32, local = 16 * m + 8 * (quad / 4) + lane / 4, head = first_head + local;
+  const int at = quad_index(m, slice, quad, lane);
+  const SplitStates states = SplitStates::load<G, kCluster>(partials, blocks, local);
+  device::Float4 ahead[kAhead];
+  FATHOM_UNROLL
+  for (int i = 0; i < kAhead; ++i) {
+    ahead[i] = {0, 0, 0, 0};
+    if (i < blocks) ahead[i] = partials.load(partials.quads(i) + at);
+  }
+  SplitWeights weights = states.weights(p, head);
+  if (p.lse && slice == 0 && quad % 4 == 0 && lane % 4 == 0 && head < p.heads)
+    p.lse[token * p.lse_token_stride + head] = weights.lse;
   float sum[4] = {};
-  FATHOM_UNROLL_8
-  for (int split = 0; split < blocks; ++split) {
-    const device::Float4 v = partials.load(partials.quads(split) + quad_index(m, slice, quad, lane));
-    const float w = weights[split];
-    sum[0] += w * v.x, sum[1] += w * v.y, sum[2] += w * v.z, sum[3] += w * v.w;
+  FATHOM_UNROLL_1
+  for (int first = 0; first < blocks; first += kAhead, weights.advance()) {
+    FATHOM_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      const float w = weights.of(i);  // 0 beyond the last split
+      const device::Float4 v = ahead[i];
+      sum[0] += w * v.x, sum[1] += w * v.y, sum[2] += w * v.z, sum[3] += w * v.w;
+      if (first + kAhead + i < blocks) ahead[i] = partials.load(partials.quads(first + kAhead + i) + at);
+    }
   }
   word[0] = device::pack_bf16x2(sum[0], sum[1]), word[1] = device::pack_bf16x2(sum[2], sum[3]);
 }
@@ -124,11 +171,11 @@ FATHOM_DEVICE void sum_quad(const Partials<G, kCluster>& partials, int blocks, c
 /// One quad of the final sum straight to the bf16 output.
 template <typename G, bool kCluster>
 FATHOM_DEVICE void combine_quad(const Shared<G>& shared, const Partials<G, kCluster>& partials, int token,
-                                int first_head, int blocks, const float* weight, int m, int slice, int quad) {
+                                int first_head, int blocks, int m, int slice, int quad) {
   const Params& p = partials.p;
   const int lane = device::thread_index() % 32, t = lane % 4, head = first_head + 16 * m + 8 * (quad / 4) + lane / 4;
   uint32_t word[2];
-  sum_quad<G, kCluster>(partials, blocks, weight, m, slice, quad, word);
+  sum_quad<G, kCluster>(partials, token, first_head, blocks, m, slice, quad, word);
   const bool fp8 = slice_is_fp8(G::kFormat, slice);
   const int a = first_pair(fp8, quad % 4, t), b = second_pair(fp8, quad % 4, t);
   if (slice == kRopeGroup && p.position)
@@ -142,14 +189,14 @@ FATHOM_DEVICE void combine_quad(const Shared<G>& shared, const Partials<G, kClus
 /// 128 channels of 8 heads by one warp, with codes, by way of rows in shared memory.
 template <typename G, bool kCluster>
 FATHOM_DEVICE void combine_group(const Shared<G>& shared, const Partials<G, kCluster>& partials, int token,
-                                 int first_head, int blocks, const float* weight, int m, int half, int slice,
+                                 int first_head, int blocks, int m, int half, int slice,
                                  std::byte* rows) {
   constexpr int kPitch = 256 + 16;
   const int lane = device::thread_index() % 32, g = lane / 4, t = lane % 4;
   FATHOM_UNROLL_1
   for (int i = 0; i < 8; ++i) {
     uint32_t word[2];
-    sum_quad<G, kCluster>(partials, blocks, weight, m, slice + i / 4, 4 * half + i % 4, word);
+    sum_quad<G, kCluster>(partials, token, first_head, blocks, m, slice + i / 4, 4 * half + i % 4, word);
     const bool fp8 = slice_is_fp8(G::kFormat, slice + i / 4);
     std::byte* row = rows + g * kPitch + i / 4 * 128;
     *reinterpret_cast<uint32_t*>(row + 2 * first_pair(fp8, i % 4, t)) = word[0];
@@ -169,18 +216,18 @@ FATHOM_DEVICE void combine_group(const Shared<G>& shared, const Partials<G, kClu
 /// Part `part` of `parts` of the unit's final sum.
 template <typename G, bool kCluster>
 FATHOM_DEVICE void combine_part(const Shared<G>& shared, const Partials<G, kCluster>& partials, int token,
-                                int first_head, int blocks, const float* weight, int part, int parts) {
+                                int first_head, int blocks, int part, int parts) {
   const int warp = device::thread_index() / 32;
   if (partials.p.codes) {  // whole groups of 128 channels, for their scale
     std::byte* rows = shared.base + G::kGroupRowsAt + warp * 8 * (256 + 16);
     FATHOM_UNROLL_1
     for (int item = part * kWarps + warp; item < G::kMTiles * 8; item += parts * kWarps)
-      combine_group<G, kCluster>(shared, partials, token, first_head, blocks, weight, item / 8, item / 4 % 2,
+      combine_group<G, kCluster>(shared, partials, token, first_head, blocks, item / 8, item / 4 % 2,
                                  item % 4 * 2, rows);
   } else {
     FATHOM_UNROLL_1
     for (int item = part * kWarps + warp; item < G::kMTiles * kWarps * 8; item += parts * kWarps)
-      combine_quad<G, kCluster>(shared, partials, token, first_head, blocks, weight, item / 64, item / 8 % 8, item % 8);
+      combine_quad<G, kCluster>(shared, partials, token, first_head, blocks, item / 64, item / 8 % 8, item % 8);
   }
 }
 

@@ -23,78 +23,122 @@ struct ScorePart {
   FATHOM_DEVICE int group(int j) const { return slice * G::kGroupsPerWarp + j; }
 };
 
-/// Loads 64 channels of one head for a lane, in the order in which K is read: 32 bytes a lane for fp8 groups.
-FATHOM_DEVICE void load_query_row(const uint16_t* row, bool fp8, int t, uint32_t (&low)[4], uint32_t (&high)[4]) {
-  if (fp8) {
-    const auto* from = reinterpret_cast<const device::Float4*>(row + 16 * t);
-    const device::Float4 v[2] = {from[0], from[1]};
-    uint32_t word[8];
-    __builtin_memcpy(word, v, sizeof(word));
+/// Offsets that a thread uses in every tile, computed once.
+template <typename G>
+struct Offsets {
+  int key[G::kGroupsPerWarp], key_scale;  // in a stage: this lane's K piece of each group, and its row's scale bytes
+  int value, odd_value, value_scale, odd_value_scale;  // V pieces of rows 2t and 2t+1, and their scale bytes
+  int score_store, score_load;            // partial scores: first column tile; this thread's rows
+  int probability_store, probability_load;
+
+  FATHOM_DEVICE explicit Offsets(const Place& at) {
+    const ScorePart<G> part(at.warp);
+    constexpr bool kV4 = G::kFormat == RowFormat::v4;
+    const int key_row = physical_row(at.g) * G::kRowStride, matrix_row = physical_row(at.lane % 8) * G::kRowStride;
     FATHOM_UNROLL
-    for (int step = 0; step < 4; ++step) {  // channels 4 step + {0, 2} and {1, 3}
-      low[step] = device::byte_permute(word[2 * step], word[2 * step + 1], 0x5410);
-      high[step] = device::byte_permute(word[2 * step], word[2 * step + 1], 0x7632);
+    for (int j = 0; j < G::kGroupsPerWarp; ++j) {
+      const int group = part.group(j);
+      key[j] = slice_is_fp8(G::kFormat, group) ? key_row + group * kGroup + 16 * at.t
+                                               : matrix_row + (kV4 ? kNopeDim : group * kGroup * 2) + at.lane / 8 * 16;
     }
-  } else {
-    const auto* from = reinterpret_cast<const uint32_t*>(row);
-    FATHOM_UNROLL
-    for (int step = 0; step < 4; ++step) low[step] = from[8 * step + t], high[step] = from[8 * step + 4 + t];
+    key_scale = key_row + G::kScaleOffset + part.group(0);
+    if (slice_is_fp8(G::kFormat, at.warp)) {
+      const int even = physical_row(2 * at.t) * G::kRowStride;
+      const int odd = (physical_row(2 * at.t) ^ kOddRowFlip) * G::kRowStride;
+      value = even + at.warp * kGroup + 8 * at.g, odd_value = odd + at.warp * kGroup + 8 * at.g;
+      value_scale = even + G::kScaleOffset + at.warp, odd_value_scale = odd + G::kScaleOffset + at.warp;
+    } else {
+      value = physical_row(at.lane % 16) * G::kRowStride + (kV4 ? kNopeDim : at.warp * kGroup * 2) + at.lane / 16 * 16;
+      odd_value = value_scale = odd_value_scale = 0;
+    }
+    score_store = part.slice * G::kScoreBytes + score_offset<G::kTileRows>(part.first_mtile * 16 + at.g, 2 * at.t);
+    const int head = at.thread / G::kLanesPerHead, first = at.thread % G::kLanesPerHead * G::kScoresPerThread;
+    score_load = score_offset<G::kTileRows>(head, first);
+    probability_store = probability_piece<G::kTileRows>(head, first / 8) + first % 8 * 2;
+    probability_load = probability_piece<G::kTileRows>(at.lane % 16, at.lane / 16);
   }
-}
+};
+
+/// A warp's queries as they lie in memory: 64 channels of one head for a lane, 32 bytes of it.
+template <typename G>
+struct RawQuery {
+  uint32_t word[G::kScoreMTiles][G::kGroupsPerWarp][2][8];
+};
 
 template <typename G>
-FATHOM_DEVICE void load_query(const Params& p, int token, int first_head, Query<G>& query) {
-  const ScorePart<G> part(device::thread_index() / 32);
-  const int g = device::thread_index() % 32 / 4, t = device::thread_index() % 4;
+FATHOM_DEVICE void load_query(const Params& p, const Place& at, int token, int first_head, RawQuery<G>& query) {
+  const ScorePart<G> part(at.warp);
   FATHOM_UNROLL
-  for (int m = 0; m < G::kScoreMTiles; ++m) FATHOM_UNROLL
-  for (int j = 0; j < G::kGroupsPerWarp; ++j) {
-    const int group = part.group(j);
-    const bool fp8 = slice_is_fp8(G::kFormat, group);
+  for (int m = 0; m < G::kScoreMTiles; ++m) {
     FATHOM_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      const int head = first_head + (part.first_mtile + m) * 16 + half * 8 + g;
-      uint32_t low[4] = {}, high[4] = {};
-      if (head < p.heads)
-        load_query_row(p.q + token * p.q_token_stride + head * p.q_head_stride + group * kGroup, fp8, t, low, high);
+    for (int j = 0; j < G::kGroupsPerWarp; ++j) {
       FATHOM_UNROLL
-      for (int step = 0; step < 4; ++step) {
-        query.fragment[m][j][step][half] = low[step];
-        query.fragment[m][j][step][half + 2] = high[step];
+      for (int half = 0; half < 2; ++half) {
+        const int group = part.group(j), head = first_head + (part.first_mtile + m) * 16 + half * 8 + at.g;
+        uint32_t(&word)[8] = query.word[m][j][half];
+        FATHOM_UNROLL
+        for (int i = 0; i < 8; ++i) word[i] = 0;
+        if (head >= p.heads) continue;
+        const uint16_t* row = p.q + token * p.q_token_stride + head * p.q_head_stride + group * kGroup;
+        if (slice_is_fp8(G::kFormat, group)) {  // 16 neighbouring channels
+          const auto* from = reinterpret_cast<const device::Float4*>(row + 16 * at.t);
+          const device::Float4 v[2] = {from[0], from[1]};
+          __builtin_memcpy(word, v, sizeof(word));
+        } else {
+          FATHOM_UNROLL
+          for (int i = 0; i < 8; ++i) word[i] = reinterpret_cast<const uint32_t*>(row)[4 * i + at.t];
+        }
       }
     }
   }
 }
 
-/// K fragments of 8 rows x 64 channels: b[2 * step], b[2 * step + 1].
+/// Raw queries -> fragments, in the order of channels in which K is read.
 template <typename G>
-FATHOM_DEVICE void load_keys(const std::byte* stage, int first_row, int group, uint32_t (&b)[8]) {
-  const int lane = device::thread_index() % 32, g = lane / 4, t = lane % 4;
-  if (slice_is_fp8(G::kFormat, group)) {
-    const std::byte* row = stage + physical_row(first_row + g) * G::kRowStride;
-    const device::Float4 v = *reinterpret_cast<const device::Float4*>(row + group * kGroup + 16 * t);
+FATHOM_DEVICE void arrange_query(const Place& at, const RawQuery<G>& raw, Query<G>& query) {
+  const ScorePart<G> part(at.warp);
+  FATHOM_UNROLL
+  for (int m = 0; m < G::kScoreMTiles; ++m) {
+    FATHOM_UNROLL
+    for (int j = 0; j < G::kGroupsPerWarp; ++j) {
+      const bool fp8 = slice_is_fp8(G::kFormat, part.group(j));
+      FATHOM_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        FATHOM_UNROLL
+        for (int step = 0; step < 4; ++step) {
+          const uint32_t a = raw.word[m][j][half][2 * step], b = raw.word[m][j][half][2 * step + 1];
+          // fp8: channels 4 step + {0, 2} and {1, 3}.
+          query.fragment[m][j][step][half] = fp8 ? device::byte_permute(a, b, 0x5410) : a;
+          query.fragment[m][j][step][half + 2] = fp8 ? device::byte_permute(a, b, 0x7632) : b;
+        }
+      }
+    }
+  }
+}
+
+/// K fragments of 8 rows x 64 channels: b[2 * step], b[2 * step + 1]. `at` is this lane's piece, `factor` its row's.
+template <typename G>
+FATHOM_DEVICE void load_keys(const std::byte* at, bool fp8, uint32_t scale, bool wide, uint32_t (&b)[8]) {
+  if (fp8) {
+    const device::Float4 v = *reinterpret_cast<const device::Float4*>(at);
     uint32_t word[4];
     __builtin_memcpy(word, &v, sizeof(word));
-    const auto scale = static_cast<uint32_t>(row[G::kScaleOffset + group]);
-    const uint32_t factor = device::decode_factor(scale, scale);
+    const uint32_t factor = device::decode_factor(scale);
     FATHOM_UNROLL
     for (int i = 0; i < 4; ++i) {
       b[2 * i] = device::multiply_bf16x2(device::spread_even_codes(word[i]), factor);
       b[2 * i + 1] = device::multiply_bf16x2(device::spread_odd_codes(word[i]), factor);
     }
-    if (device::any_lane(scale > device::kLargestOneStepScale)) {
-      const uint32_t second = device::second_decode_factor(scale, scale);
+    if (wide) {
       FATHOM_UNROLL
-      for (int i = 0; i < 8; ++i) b[i] = device::multiply_bf16x2(b[i], second);
+      for (int i = 0; i < 8; ++i) b[i] = device::multiply_bf16x2(b[i], device::second_decode_factor(scale));
     }
   } else {
-    const int first_byte = G::kFormat == RowFormat::v4 ? kNopeDim : group * kGroup * 2;
-    const std::byte* row = stage + physical_row(first_row + lane % 8) * G::kRowStride + first_byte + lane / 8 * 16;
     uint32_t r[4];
-    device::load_matrices(r, row);
+    device::load_matrices(r, at);
     FATHOM_UNROLL
     for (int i = 0; i < 4; ++i) b[i] = r[i];
-    device::load_matrices(r, row + 64);
+    device::load_matrices(r, at + 64);
     FATHOM_UNROLL
     for (int i = 0; i < 4; ++i) b[4 + i] = r[i];
   }
@@ -102,31 +146,63 @@ FATHOM_DEVICE void load_keys(const std::byte* stage, int first_row, int group, u
 
 /// Partial scores of one tile over this warp's channels -> shared memory.
 template <typename G>
-FATHOM_DEVICE void score_tile(const Shared<G>& shared, const Query<G>& query, int tile) {
+FATHOM_DEVICE void score_tile(const Shared<G>& shared, const Place& place, const Offsets<G>& at, const Query<G>& query,
+                              const std::byte* stage, int parity) {
   constexpr int kColumnTiles = G::kTileRows / 8;
-  const ScorePart<G> part(device::thread_index() / 32);
-  const int g = device::thread_index() % 32 / 4, t = device::thread_index() % 4;
-  const std::byte* stage = shared.stage(tile);
+  const ScorePart<G> part(place.warp);
+  uint32_t scale[G::kGroupsPerWarp][kColumnTiles] = {};
+  bool wide = false;
+  if constexpr (G::kFormat == RowFormat::v4) {
+    uint32_t largest = 0;
+    FATHOM_UNROLL
+    for (int j = 0; j < G::kGroupsPerWarp; ++j)
+      FATHOM_UNROLL
+      for (int n = 0; n < kColumnTiles; ++n) {
+        scale[j][n] = static_cast<uint32_t>(stage[at.key_scale + j + 8 * n * G::kRowStride]);
+        if (part.group(j) != kRopeGroup) largest = scale[j][n] > largest ? scale[j][n] : largest;
+      }
+    wide = device::any_lane(largest > device::kLargestOneStepScale);
+  }
   float sum[kColumnTiles][G::kScoreMTiles][4] = {};
   FATHOM_UNROLL
-  for (int j = 0; j < G::kGroupsPerWarp; ++j) FATHOM_UNROLL
-  for (int n = 0; n < kColumnTiles; ++n) {
-    uint32_t key[8];
-    load_keys<G>(stage, 8 * n, part.group(j), key);
-    FATHOM_UNROLL
-    for (int step = 0; step < 4; ++step) FATHOM_UNROLL
-    for (int m = 0; m < G::kScoreMTiles; ++m)
-      device::mma_bf16(sum[n][m], query.fragment[m][j][step], key[2 * step], key[2 * step + 1]);
+  for (int j = 0; j < G::kGroupsPerWarp; ++j) {
+    const bool fp8 = slice_is_fp8(G::kFormat, part.group(j));
+    if constexpr (G::kMTiles <= 2) {  // registers for two column tiles at a time: more independent products
+      uint32_t key[kColumnTiles][8];
+      FATHOM_UNROLL
+      for (int n = 0; n < kColumnTiles; ++n)
+        load_keys<G>(stage + at.key[j] + 8 * n * G::kRowStride, fp8, scale[j][n], wide, key[n]);
+      FATHOM_UNROLL
+      for (int step = 0; step < 4; ++step)
+        FATHOM_UNROLL
+        for (int n = 0; n < kColumnTiles; ++n)
+          FATHOM_UNROLL
+          for (int m = 0; m < G::kScoreMTiles; ++m)
+            device::mma_bf16(sum[n][m], query.fragment[m][j][step], key[n][2 * step], key[n][2 * step + 1]);
+    } else {
+      FATHOM_UNROLL
+      for (int n = 0; n < kColumnTiles; ++n) {
+        uint32_t key[8];
+        load_keys<G>(stage + at.key[j] + 8 * n * G::kRowStride, fp8, scale[j][n], wide, key);
+        FATHOM_UNROLL
+        for (int step = 0; step < 4; ++step)
+          FATHOM_UNROLL
+          for (int m = 0; m < G::kScoreMTiles; ++m)
+            device::mma_bf16(sum[n][m], query.fragment[m][j][step], key[2 * step], key[2 * step + 1]);
+      }
+    }
   }
-  std::byte* out = shared.scores(tile, part.slice);
+  std::byte* out = shared.scores(parity);
   FATHOM_UNROLL
-  for (int n = 0; n < kColumnTiles; ++n) FATHOM_UNROLL
-  for (int m = 0; m < G::kScoreMTiles; ++m) FATHOM_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    const int head = (part.first_mtile + m) * 16 + half * 8 + g;
-    auto* to = reinterpret_cast<float*>(out + score_offset<G::kTileRows>(head, 8 * n + 2 * t));
-    to[0] = sum[n][m][2 * half], to[1] = sum[n][m][2 * half + 1];
-  }
+  for (int n = 0; n < kColumnTiles; ++n)
+    FATHOM_UNROLL
+    for (int m = 0; m < G::kScoreMTiles; ++m)
+      FATHOM_UNROLL
+      for (int half = 0; half < 2; ++half) {
+        // Heads 16 m + 8 half away have the same swizzle, and column tile n flips bits of it.
+        auto* to = reinterpret_cast<float*>(out + ((at.score_store ^ n << 5) + (16 * m + 8 * half) * G::kTileRows * 4));
+        to[0] = sum[n][m][2 * half], to[1] = sum[n][m][2 * half + 1];
+      }
 }
 
 /// Running softmax state of one thread: the reference that exponents are taken against (shared by the head's lanes)
@@ -150,15 +226,17 @@ struct alignas(kCount * 2) HalfVector {
 
 /// Adds up the partial scores of a tile, writes fp16 probabilities and the factor by which older output shrinks.
 template <typename G>
-FATHOM_DEVICE void softmax_tile(const Shared<G>& shared, const Params& p, int tile, SoftmaxState& state) {
+FATHOM_DEVICE void softmax_tile(const Shared<G>& shared, const Place& place, const Offsets<G>& at, const Params& p,
+                                int tile, int parity, SoftmaxState& state) {
   constexpr int kCount = G::kScoresPerThread, kLanes = G::kLanesPerHead;
   using Vector = FloatVector<kCount>;
-  const int thread = device::thread_index(), head = thread / kLanes, first = thread % kLanes * kCount;
-  const int offset = score_offset<G::kTileRows>(head, first);
+  const std::byte* scores = shared.scores(parity) + at.score_load;
   Vector part[G::kSlices];
   FATHOM_UNROLL
-  for (int s = 0; s < G::kSlices; ++s) part[s] = *reinterpret_cast<const Vector*>(shared.scores(tile, s) + offset);
-  const Vector bias = *reinterpret_cast<const Vector*>(shared.row_bias() + ring_place<G>(tile, first));
+  for (int s = 0; s < G::kSlices; ++s) part[s] = *reinterpret_cast<const Vector*>(scores + s * G::kScoreBytes);
+  const int thread = place.thread;
+  const Vector bias =
+      *reinterpret_cast<const Vector*>(shared.row_bias() + ring_place<G>(tile, thread % kLanes * kCount));
 
   float score[kCount], most = -__builtin_huge_valf();
   FATHOM_UNROLL
@@ -190,11 +268,10 @@ FATHOM_DEVICE void softmax_tile(const Shared<G>& shared, const Params& p, int ti
     state.sum += probability;
     rounded.v[i] = static_cast<uint16_t>(device::pack_f16x2(probability, 0.0f));
   }
-  std::byte* to = shared.probabilities(tile) + probability_piece<G::kTileRows>(head, first / 8) + first % 8 * 2;
-  *reinterpret_cast<HalfVector<kCount>*>(to) = rounded;
-  if (thread % kLanes == 0) shared.correction(tile)[head] = correction;
+  *reinterpret_cast<HalfVector<kCount>*>(shared.probabilities(parity) + at.probability_store) = rounded;
+  if (thread % kLanes == 0) shared.correction(parity)[thread / kLanes] = correction;
   const bool any = device::any_lane(changes);
-  if (thread % 32 == 0) shared.changed(tile)[thread / 32] = any;
+  if (place.lane == 0) shared.changed(parity)[place.warp] = any;
 }
 
 /// Output fragments of a warp: [m-tile][column tile][4], channels of slice `warp`, in units of 2^(unit - 127).
@@ -222,21 +299,24 @@ struct ValueCodes {
   int scale[4];
 
   template <typename G>
-  FATHOM_DEVICE static ValueCodes load(const std::byte* stage, int first_row, int slice) {
-    const int lane = device::thread_index() % 32, g = lane / 4, t = lane % 4;
+  FATHOM_DEVICE static ValueCodes load(const std::byte* stage, const Offsets<G>& at) {
     ValueCodes c;
     FATHOM_UNROLL
     for (int i = 0; i < 4; ++i) {
-      const std::byte* row = stage + physical_row(first_row + 2 * t + (i & 1) + (i >> 1) * 8) * G::kRowStride;
-      const uint64_t v = *reinterpret_cast<const uint64_t*>(row + slice * kGroup + 8 * g);
+      const int below = (i >> 1) * 8 * G::kRowStride;
+      const uint64_t v = *reinterpret_cast<const uint64_t*>(stage + (i & 1 ? at.odd_value : at.value) + below);
       c.word[i][0] = static_cast<uint32_t>(v), c.word[i][1] = static_cast<uint32_t>(v >> 32);
-      c.scale[i] = static_cast<int>(row[G::kScaleOffset + slice]);
+      c.scale[i] = static_cast<int>(stage[(i & 1 ? at.odd_value_scale : at.value_scale) + below]);
     }
     return c;
   }
   FATHOM_DEVICE int largest_scale() const {
     const int a = scale[0] > scale[1] ? scale[0] : scale[1], b = scale[2] > scale[3] ? scale[2] : scale[3];
     return a > b ? a : b;
+  }
+  FATHOM_DEVICE int smallest_scale() const {
+    const int a = scale[0] < scale[1] ? scale[0] : scale[1], b = scale[2] < scale[3] ? scale[2] : scale[3];
+    return a < b ? a : b;
   }
   /// Whether some nonzero code of this lane is too small for fp16 in these units.
   FATHOM_DEVICE bool too_small(int unit) const {
@@ -294,10 +374,7 @@ inline constexpr uint32_t kBf16Factor = 0x43004300u;  // 2^7
 /// bf16 channels of 16 rows x 64 channels, times 2^7, as fp16 when all fit (true) or as bf16. Times 2^7, because then
 /// fp16 is exact for magnitudes from 2^-21 to 511, which is where a normalised latent lies.
 template <typename G>
-FATHOM_DEVICE bool load_bf16_values(const std::byte* stage, int first_row, int slice, uint32_t (&b)[16]) {
-  const int lane = device::thread_index() % 32;
-  const int first_byte = G::kFormat == RowFormat::v4 ? kNopeDim : slice * kGroup * 2;
-  const std::byte* row = stage + physical_row(first_row + lane % 16) * G::kRowStride + first_byte + lane / 16 * 16;
+FATHOM_DEVICE bool load_bf16_values(const std::byte* row, uint32_t (&b)[16]) {
   uint32_t overflow = 0;
   FATHOM_UNROLL
   for (int i = 0; i < 4; ++i) {
@@ -321,13 +398,6 @@ FATHOM_DEVICE bool load_bf16_values(const std::byte* stage, int first_row, int s
   return false;
 }
 
-template <typename G>
-FATHOM_DEVICE void load_probabilities(const Shared<G>& shared, int tile, int step, int m, uint32_t (&a)[4]) {
-  const int lane = device::thread_index() % 32;
-  device::load_matrices(
-      a, shared.probabilities(tile) + probability_piece<G::kTileRows>(16 * m + lane % 16, 2 * step + lane / 16));
-}
-
 /// An fp16 pair as bf16 pairs whose sum it is (11 bits = 8 + 3).
 FATHOM_DEVICE void split_f16x2(uint32_t v, uint32_t* high, uint32_t* rest) {
   float a, b;
@@ -339,22 +409,26 @@ FATHOM_DEVICE void split_f16x2(uint32_t v, uint32_t* high, uint32_t* rest) {
 /// Values of 16 rows of an fp8 slice as fp16 (true) or bf16. The output's units follow the largest scale seen, so that
 /// fp16 holds the values exactly; steps with a scale thousands of times smaller than that take the bf16 way.
 template <typename G>
-FATHOM_DEVICE bool load_fp8_values(const std::byte* stage, int first_row, int slice, Output<G>& output,
+FATHOM_DEVICE bool load_fp8_values(const std::byte* stage, const Offsets<G>& at, Output<G>& output,
                                    uint32_t (&value)[16]) {
-  const ValueCodes codes = ValueCodes::load<G>(stage, first_row, slice);
+  const ValueCodes codes = ValueCodes::load<G>(stage, at);
   int largest = codes.largest_scale();
-  if (device::any_lane(largest > output.unit + device::kHighestShiftF16)) {
-    FATHOM_UNROLL
-    for (int mask = 1; mask < 4; mask *= 2) {
-      const int other = device::shuffle_xor(largest, mask);
-      largest = other > largest ? other : largest;
+  const bool unusual = largest > output.unit + device::kHighestShiftF16 ||
+                       codes.smallest_scale() < output.unit + device::kLowestShiftF16;
+  if (device::any_lane(unusual)) {
+    if (device::any_lane(largest > output.unit + device::kHighestShiftF16)) {
+      FATHOM_UNROLL
+      for (int mask = 1; mask < 4; mask *= 2) {
+        const int other = device::shuffle_xor(largest, mask);
+        largest = other > largest ? other : largest;
+      }
+      output.scale_by(power_of_two(output.unit - largest));
+      output.unit = largest;
     }
-    output.scale_by(power_of_two(output.unit - largest));
-    output.unit = largest;
-  }
-  if (device::any_lane(codes.too_small(output.unit))) {
-    codes.decode_bf16(output.unit, value);
-    return false;
+    if (device::any_lane(codes.too_small(output.unit))) {
+      codes.decode_bf16(output.unit, value);
+      return false;
+    }
   }
   codes.decode_f16(output.unit, value);
   return true;
@@ -362,13 +436,15 @@ FATHOM_DEVICE bool load_fp8_values(const std::byte* stage, int first_row, int sl
 
 /// O = correction * O + P V for one tile.
 template <typename G>
-FATHOM_DEVICE void value_tile(const Shared<G>& shared, int tile, Output<G>& output) {
-  const int warp = device::thread_index() / 32, g = device::thread_index() % 32 / 4;
-  const auto* changed = reinterpret_cast<const uint32_t*>(shared.changed(tile));
+FATHOM_DEVICE void value_tile(const Shared<G>& shared, const Place& place, const Offsets<G>& at, const std::byte* stage,
+                              int parity, Output<G>& output) {
+  static_assert(G::kTileRows == 16);
+  const auto* changed = reinterpret_cast<const uint32_t*>(shared.changed(parity));
   if ((changed[0] | changed[1]) != 0) {
+    const float* correction = shared.correction(parity) + place.g;
     FATHOM_UNROLL
     for (int m = 0; m < G::kMTiles; ++m) {
-      const float top = shared.correction(tile)[16 * m + g], bottom = shared.correction(tile)[16 * m + 8 + g];
+      const float top = correction[16 * m], bottom = correction[16 * m + 8];
       FATHOM_UNROLL
       for (int n = 0; n < 8; ++n) {
         output.sum[m][n][0] *= top, output.sum[m][n][1] *= top;
@@ -376,27 +452,29 @@ FATHOM_DEVICE void value_tile(const Shared<G>& shared, int tile, Output<G>& outp
       }
     }
   }
-  FATHOM_UNROLL
-  for (int step = 0; step < G::kTileRows / 16; ++step) {
-    uint32_t value[16];
-    const bool f16 = slice_is_fp8(G::kFormat, warp)
-                         ? load_fp8_values<G>(shared.stage(tile), 16 * step, warp, output, value)
-                         : load_bf16_values<G>(shared.stage(tile), 16 * step, warp, value);
+  uint32_t value[16];
+  const bool f16 = slice_is_fp8(G::kFormat, place.warp) ? load_fp8_values<G>(stage, at, output, value)
+                                                        : load_bf16_values<G>(stage + at.value, value);
+  const std::byte* probabilities = shared.probabilities(parity) + at.probability_load;
+  if (f16) {
+    FATHOM_UNROLL
+    for (int m = 0; m < G::kMTiles; ++m) {
+      uint32_t probability[4];
+      device::load_matrices(probability, probabilities + 16 * m * G::kTileRows * 2);
+      FATHOM_UNROLL
+      for (int n = 0; n < 8; ++n) device::mma_f16(output.sum[m][n], probability, value[2 * n], value[2 * n + 1]);
+    }
+  } else {
     FATHOM_UNROLL
     for (int m = 0; m < G::kMTiles; ++m) {
       uint32_t probability[4], rest[4];
-      load_probabilities<G>(shared, tile, step, m, probability);
-      if (f16) {
-        FATHOM_UNROLL
-        for (int n = 0; n < 8; ++n) device::mma_f16(output.sum[m][n], probability, value[2 * n], value[2 * n + 1]);
-      } else {
-        FATHOM_UNROLL
-        for (int i = 0; i < 4; ++i) split_f16x2(probability[i], &probability[i], &rest[i]);
-        FATHOM_UNROLL
-        for (int n = 0; n < 8; ++n) {
-          device::mma_bf16(output.sum[m][n], probability, value[2 * n], value[2 * n + 1]);
-          device::mma_bf16(output.sum[m][n], rest, value[2 * n], value[2 * n + 1]);
-        }
+      device::load_matrices(probability, probabilities + 16 * m * G::kTileRows * 2);
+      FATHOM_UNROLL
+      for (int i = 0; i < 4; ++i) split_f16x2(probability[i], &probability[i], &rest[i]);
+      FATHOM_UNROLL
+      for (int n = 0; n < 8; ++n) {
+        device::mma_bf16(output.sum[m][n], probability, value[2 * n], value[2 * n + 1]);
+        device::mma_bf16(output.sum[m][n], rest, value[2 * n], value[2 * n + 1]);
       }
     }
   }

@@ -20,16 +20,17 @@ struct Walk {
   RowCounts counts;
   Share share;
   int token;
-  int next_slot = -1;  // of this thread's row (threads below kTileRows) in the tile to be described next
+  int next_slot = -1;  // in the last warp: of lane's row in the tile to be described next
 
   FATHOM_DEVICE int row_of(int tile, int row) const { return (share.first_tile + tile) * G::kTileRows + row; }
 };
 
 /// Reads the lengths and the first indices. The indices are first read as if the token had all its rows, so that the
-/// common case does not wait for the lengths before it can load indices.
+/// common case does not wait for the lengths before it can load indices. The queries are asked for behind them.
 template <typename G>
-FATHOM_DEVICE Walk<G> begin_walk(const Shared<G>& shared, const Params& p, int token, int split, int splits) {
-  const int thread = device::thread_index();
+FATHOM_DEVICE Walk<G> begin_walk(const Shared<G>& shared, const Params& p, const Place& place, int token, int split,
+                                 int splits, int first_head, RawQuery<G>& query) {
+  const int thread = place.thread;
   const RowCounts all{p.window.most, p.extra.most};
   const Share guess = share_of(all.total(), G::kTileRows, splits, split);
   const bool describes = thread < kRingTiles * G::kTileRows;
@@ -37,7 +38,9 @@ FATHOM_DEVICE Walk<G> begin_walk(const Shared<G>& shared, const Params& p, int t
   int slot = describes && thread < guess.tiles * G::kTileRows ? load_slot(p, token, all, guessed_row) : -1;
 
   Walk<G> walk{{clamp_length(p.window, token), clamp_length(p.extra, token)}, {}, token};
+  load_query<G>(p, place, token, first_head, query);
   walk.share = share_of(walk.counts.total(), G::kTileRows, splits, split);
+  if (walk.share.tiles > kRingTiles) prefetch_indices(p, token, walk.counts, walk.row_of(kRingTiles, 0));
   if (!describes || thread >= walk.share.tiles * G::kTileRows) return walk;
   const int row = walk.row_of(0, thread);
   if (walk.counts.window != all.window || walk.counts.extra != all.extra) slot = load_slot(p, token, walk.counts, row);
@@ -48,8 +51,7 @@ FATHOM_DEVICE Walk<G> begin_walk(const Shared<G>& shared, const Params& p, int t
 
 /// Interval `interval`: describe the tile that is copied next, read the indices of the one after.
 template <typename G>
-FATHOM_DEVICE void advance_walk(const Shared<G>& shared, const Params& p, Walk<G>& walk, int interval) {
-  const int thread = device::thread_index();
+FATHOM_DEVICE void advance_walk(const Shared<G>& shared, const Params& p, Walk<G>& walk, int interval, int thread) {
   if (thread >= G::kTileRows) return;
   const int tile = interval + G::kStages - 2;
   if (tile >= kRingTiles && tile < walk.share.tiles) {
@@ -62,25 +64,29 @@ FATHOM_DEVICE void advance_walk(const Shared<G>& shared, const Params& p, Walk<G
 
 /// Scores, softmax and output of all tiles of the block.
 template <typename G>
-FATHOM_DEVICE void walk_tiles(const Shared<G>& shared, const Params& p, Walk<G>& walk, const Query<G>& query,
-                              SoftmaxState& softmax, Output<G>& output) {
-  const bool exponents_last = device::thread_index() / 32 < kWarps / 2;
+FATHOM_DEVICE void walk_tiles(const Shared<G>& shared, const Place& place, const Params& p, Walk<G>& walk,
+                              const Query<G>& query, SoftmaxState& softmax, Output<G>& output) {
+  const Offsets<G> at(place);
+  const bool exponents_last = place.warp < kWarps / 2;
   const int tiles = walk.share.tiles;
-  for (int i = 0; i < tiles + 2; ++i) {
-    if (i < G::kStages)
-      device::copy_async_wait<G::kStages - 1>();
-    else
-      device::copy_async_wait<G::kStages - 4>();
+  int stage = 0;                  // of tile i
+  int value_stage = G::kStages - 2;  // of tile i - 2
+  const auto next = [](int& s) { s = s == G::kStages - 1 ? 0 : s + 1; };
+  FATHOM_UNROLL_1
+  for (int i = 0; i < tiles + 2; ++i, next(stage), next(value_stage)) {
+    if (i < G::kStages) device::copy_async_wait<G::kStages - 1>();
+    else device::copy_async_wait<G::kStages - 4>();
     device::sync_block();
-    const int incoming = i + G::kStages - 3;
-    if (incoming >= G::kStages && incoming < tiles) start_tile<G>(shared, p.q, incoming);
+    const int incoming = i + G::kStages - 3, parity = i & 1;
+    if (incoming >= G::kStages && incoming < tiles)
+      start_tile<G>(shared, p.q, incoming, value_stage == 0 ? G::kStages - 1 : value_stage - 1);
     device::copy_async_commit();
-    advance_walk<G>(shared, p, walk, i);
+    if (place.warp == kWarps - 1) advance_walk<G>(shared, p, walk, i, place.lane);
     const bool exponents = i >= 1 && i <= tiles;
-    if (exponents && !exponents_last) softmax_tile<G>(shared, p, i - 1, softmax);
-    if (i < tiles) score_tile<G>(shared, query, i);
-    if (i >= 2) value_tile<G>(shared, i - 2, output);
-    if (exponents && exponents_last) softmax_tile<G>(shared, p, i - 1, softmax);
+    if (exponents && !exponents_last) softmax_tile<G>(shared, place, at, p, i - 1, parity ^ 1, softmax);
+    if (i < tiles) score_tile<G>(shared, place, at, query, shared.stage(stage), parity);
+    if (i >= 2) value_tile<G>(shared, place, at, shared.stage(value_stage), parity, output);
+    if (exponents && exponents_last) softmax_tile<G>(shared, place, at, p, i - 1, parity ^ 1, softmax);
   }
 }
 
@@ -136,11 +142,9 @@ FATHOM_DEVICE void finish_together(const Shared<G>& shared, const Params& p, int
   device::sync_block();
   const uint32_t parts = shared.flags()[0];
   if (!parts) return;
-  auto* weight = reinterpret_cast<float*>(shared.base);
-  split_weights<G, false>(partials, token, first_head, blocks, (parts & 1) != 0, weight);
-  device::sync_block();
+  FATHOM_UNROLL_1
   for (int part = 0; part < blocks; ++part)
-    if (parts >> part & 1) combine_part<G, false>(shared, partials, token, first_head, blocks, weight, part, blocks);
+    if (parts >> part & 1) combine_part<G, false>(shared, partials, token, first_head, blocks, part, blocks);
 }
 
 template <typename G>
@@ -149,10 +153,7 @@ FATHOM_DEVICE void finish_in_cluster(const Shared<G>& shared, const Params& p, i
   const Partials<G, true> partials{p, shared.base, 0};
   if (split < blocks) leave_partial<G, true>(partials, split, softmax, output);
   device::sync_cluster();
-  auto* weight = reinterpret_cast<float*>(shared.base);
-  split_weights<G, true>(partials, token, first_head, blocks, split == 0, weight);
-  device::sync_block();
-  combine_part<G, true>(shared, partials, token, first_head, blocks, weight, split, splits);
+  combine_part<G, true>(shared, partials, token, first_head, blocks, split, splits);
   device::sync_cluster();  // nobody leaves while its shared memory is read
 }
 
@@ -161,29 +162,29 @@ FATHOM_DEVICE void finish_in_cluster(const Shared<G>& shared, const Params& p, i
 template <typename G, bool kCluster>
 FATHOM_DEVICE void decode_block(const Params& p, std::byte* shared_base) {
   const Shared<G> shared{shared_base};
+  const Place place;
   const int split = device::block_x(), splits = device::grid_x(), token = device::block_z();
   const int first_head = device::block_y() * G::kHeads, unit = token * device::grid_y() + device::block_y();
 
-  Walk<G> walk = begin_walk<G>(shared, p, token, split, splits);
+  RawQuery<G> raw;
+  Walk<G> walk = begin_walk<G>(shared, p, place, token, split, splits, first_head, raw);
   const int blocks = walk.share.blocks;
   if (split >= blocks && (!kCluster || blocks == 1)) return;
-  if (p.position && device::thread_index() / 32 == kRopeGroup)
-    prepare_rotations<G>(shared, p, token, device::thread_index() % 32);
-  uint64_t arrivals_before = 0;
-  if (!kCluster && blocks > 1 && device::thread_index() == 0) arrivals_before = device::load_acquire(p.arrivals + unit);
-
   device::sync_block();
-  FATHOM_UNROLL
+  FATHOM_UNROLL_1
   for (int tile = 0; tile < G::kStages; ++tile) {
-    if (tile < walk.share.tiles) start_tile<G>(shared, p.q, tile);
+    if (tile < walk.share.tiles) start_tile<G>(shared, p.q, tile, tile);
     device::copy_async_commit();
   }
+  uint64_t arrivals_before = 0;
+  if (!kCluster && blocks > 1 && place.thread == 0) arrivals_before = device::load_relaxed(p.arrivals + unit);
+  if (p.position && place.warp == 1) prepare_rotations<G>(shared, p, token, place.lane);
   Query<G> query;
-  load_query<G>(p, token, first_head, query);
+  arrange_query<G>(place, raw, query);
   SoftmaxState softmax;
   Output<G> output;
-  if (!slice_is_fp8(G::kFormat, device::thread_index() / 32)) output.unit = kBf16Unit;
-  walk_tiles<G>(shared, p, walk, query, softmax, output);
+  if (!slice_is_fp8(G::kFormat, place.warp)) output.unit = kBf16Unit;
+  walk_tiles<G>(shared, place, p, walk, query, softmax, output);
   device::copy_async_wait<0>();
 
   if (blocks == 1)

@@ -31,6 +31,9 @@ FATHOM_HOST_DEVICE constexpr int physical_row(int p) {
   return (p & ~7) | ((swapped ^ (low >> 2 << 1)) | (low & 4));
 }
 
+/// physical_row(p + 1) for even p, and physical_row(p + 8 n): what the loops use instead of computing it again.
+inline constexpr int kOddRowFlip = 2;
+
 /// Byte offset of 32-byte piece holding (head, row p) inside a [heads][rows] fp32 score tile, swizzled.
 template <int kRows>
 FATHOM_HOST_DEVICE constexpr int score_offset(int head, int p) {
@@ -102,11 +105,10 @@ struct Geometry {
   static constexpr int kSharedBytes = kFlagAt + 16;
 
   // After the walk the stages and score buffers are free. A block that is alone rounds its rows there. One that is not
-  // keeps weights [heads][32] there, then 8 rows of 128 channels for each warp (codes), then (clusters) its partial
+  // keeps 8 rows of 128 channels for each warp (codes), then (clusters) its partial
   // output and states.
-  static constexpr int kWeightBytes = kHeads * 32 * 4;
   static constexpr int kQuads = kMTiles * kWarps * 8 * 32;  // 16-byte quads of one block's partial output
-  static constexpr int kGroupRowsAt = kWeightBytes;
+  static constexpr int kGroupRowsAt = 0;
   static constexpr int kClusterQuadsAt = kGroupRowsAt + kWarps * 8 * (256 + 16);
   static_assert(kClusterQuadsAt <= kStateAt && kHeads * (kHeadDim * 2 + 16) <= kStateAt);
 };

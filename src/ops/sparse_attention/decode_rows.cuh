@@ -26,25 +26,43 @@ FATHOM_DEVICE int load_slot(const Params& p, int token, RowCounts counts, int ro
   return row < counts.extra ? p.extra.index[token * p.extra.index_stride + row] : -1;
 }
 
+/// Asks for the cache lines of the indices from `first` on, which the walk reads a few at a time.
+FATHOM_DEVICE void prefetch_indices(const Params& p, int token, RowCounts counts, int first) {
+  int row = first + 32 * device::thread_index();
+  if (row >= counts.total()) return;
+  const Rows& rows = row < counts.window ? p.window : p.extra;
+  if (row >= counts.window) row -= counts.window;
+  device::prefetch(rows.index + token * rows.index_stride + row);
+}
+
 struct Rotation;
+
+/// Who this thread is. `warp` is known to the compiler to be uniform.
+struct Place {
+  int thread, warp, lane, g, t;
+  FATHOM_DEVICE Place()
+      : thread(device::thread_index()),
+        warp(device::uniform(thread / 32)),
+        lane(thread % 32),
+        g(lane / 4),
+        t(lane % 4) {}
+};
 
 /// Shared-memory views of one block.
 template <typename G>
 struct Shared {
   std::byte* base;
 
-  FATHOM_DEVICE std::byte* stage(int tile) const { return base + G::kStageAt + tile % G::kStages * G::kStageBytes; }
-  FATHOM_DEVICE std::byte* scores(int tile, int slice) const {
-    return base + G::kScoreAt + (tile & 1) * G::kScoreBuffer + slice * G::kScoreBytes;
+  FATHOM_DEVICE std::byte* stage(int place) const { return base + G::kStageAt + place * G::kStageBytes; }
+  FATHOM_DEVICE std::byte* scores(int parity) const { return base + G::kScoreAt + parity * G::kScoreBuffer; }
+  FATHOM_DEVICE std::byte* probabilities(int parity) const {
+    return base + G::kProbabilityAt + parity * G::kProbabilityBuffer;
   }
-  FATHOM_DEVICE std::byte* probabilities(int tile) const {
-    return base + G::kProbabilityAt + (tile & 1) * G::kProbabilityBuffer;
+  FATHOM_DEVICE float* correction(int parity) const {
+    return reinterpret_cast<float*>(base + G::kCorrectionAt) + parity * G::kHeads;
   }
-  FATHOM_DEVICE float* correction(int tile) const {
-    return reinterpret_cast<float*>(base + G::kCorrectionAt) + (tile & 1) * G::kHeads;
-  }
-  FATHOM_DEVICE uint8_t* changed(int tile) const {
-    return reinterpret_cast<uint8_t*>(base + G::kChangedAt) + (tile & 1) * kWarps;
+  FATHOM_DEVICE uint8_t* changed(int parity) const {
+    return reinterpret_cast<uint8_t*>(base + G::kChangedAt) + parity * kWarps;
   }
   FATHOM_DEVICE const std::byte** row_data() const { return reinterpret_cast<const std::byte**>(base + G::kRowDataAt); }
   FATHOM_DEVICE const std::byte** row_scale() const {
@@ -59,7 +77,7 @@ struct Shared {
 /// Place of row `row` of tile `tile` in the ring.
 template <typename G>
 FATHOM_DEVICE int ring_place(int tile, int row) {
-  return tile % kRingTiles * G::kTileRows + row;
+  return (tile & (kRingTiles - 1)) * G::kTileRows + row;
 }
 
 /// Writes the addresses of a slot into the ring; a negative slot becomes a row of zeros that is masked.
@@ -80,9 +98,9 @@ FATHOM_DEVICE void describe_row(const Shared<G>& shared, const Rows& rows, int s
   shared.row_bias()[place] = slot >= 0 ? 0.0f : -__builtin_huge_valf();
 }
 
-/// Starts the copies of one tile; all threads take part. Ends with a commit of its own.
+/// Starts the copies of one tile into stage `place`; all threads take part.
 template <typename G>
-FATHOM_DEVICE void start_tile(const Shared<G>& shared, const void* any_address, int tile) {
+FATHOM_DEVICE void start_tile(const Shared<G>& shared, const void* any_address, int tile, int stage_place) {
   constexpr int kLanes = kThreads / G::kTileRows;  // threads on one row
   constexpr int kPieces = (G::kFormat == RowFormat::v4 ? kV4DataBytes : kHeadDim * 2) / 16;
   const int row = device::thread_index() / kLanes, lane = device::thread_index() % kLanes;
@@ -90,7 +108,7 @@ FATHOM_DEVICE void start_tile(const Shared<G>& shared, const void* any_address, 
   const std::byte* data = shared.row_data()[place];
   const bool present = data != nullptr;
   const std::byte* from = present ? data : static_cast<const std::byte*>(any_address);
-  std::byte* to = shared.stage(tile) + physical_row(row) * G::kRowStride;
+  std::byte* to = shared.stage(stage_place) + physical_row(row) * G::kRowStride;
   FATHOM_UNROLL
   for (int piece = lane; piece < kPieces; piece += kLanes)
     device::copy_async_16(to + 16 * piece, present ? from + 16 * piece : from, present);
