@@ -71,6 +71,10 @@ class Case {
   /// Properties that no element-wise tolerance can state. Gets the addresses of the variant's and of the reference's
   /// results on the host; returns what is wrong, or nothing.
   std::vector<std::function<std::string(const Addresses& got, const Addresses& want)>> properties;
+  /// Independence of tokens that share a batch: `change` alters the inputs of all tokens but the first in a copy of the
+  /// case, `kept` says what changed in the results of the first, or nothing. Absent where it cannot be stated.
+  std::function<void(Case&)> change_neighbours;
+  std::function<std::string(const Addresses& before, const Addresses& after)> first_token_kept;
 
   template <typename T>
   Slot<T> in(std::string name, int64_t count) {

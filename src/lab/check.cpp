@@ -107,6 +107,15 @@ Verdict check(const Case& c, const Implementation& variant, const Expected& expe
   place.load(c);
   run_once(variant, place.addresses(), target, workspace.data());
   same_bits("a second run on the same inputs");
+  if (c.change_neighbours && verdict.ok) {
+    Case changed = c;
+    c.change_neighbours(changed);
+    place.load(changed);
+    run_once(variant, place.addresses(), target, workspace.data());
+    Contents after = place.fetch();
+    verdict.message = c.first_token_kept(addresses_of(got), addresses_of(after));
+    verdict.ok = verdict.message.empty();
+  }
   if (!variant.run_token || !verdict.ok) return verdict;
   place.load(c);
   // A smaller batch may want more scratch memory than a large one (a finer split), so there is room to spare.

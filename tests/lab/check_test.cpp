@@ -130,6 +130,22 @@ TEST(Check, CatchesResultsThatDependOnTheBatch) {
       "each token alone");
 }
 
+TEST(Check, CatchesResultsThatDependOnOtherTokens) {
+  Case c = doubling([](const DoubleArgs& a, const ops::Launch& l) {
+    twice(a, l);
+    if (to_float(a.x(2, 0)) == 77) a.y(0, 0).bits ^= 1;
+  });
+  c.change_neighbours = [](Case& changed) {
+    reinterpret_cast<bf16*>(changed.buffers[0].bytes.data())[16] = to_bf16(77);
+  };
+  c.first_token_kept = [](const Addresses& before, const Addresses& after) -> std::string {
+    return std::equal(before[1], before[1] + 16, after[1]) ? "" : "token 0 changed";
+  };
+  const Verdict v = check(c, *c.find("other"), expect(c), cpu_target());
+  EXPECT_FALSE(v.ok);
+  EXPECT_EQ(v.message, "token 0 changed");
+}
+
 TEST(Check, TurnsAnExceptionIntoAVerdict) {
   expect_caught([](const DoubleArgs&, const ops::Launch&) { throw std::runtime_error("no such instruction"); },
                 "no such instruction");

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <unordered_set>
 
@@ -160,6 +161,34 @@ void add_outputs(Case& c, Shape& s, bool bf16_out, bool lse, bool codes, double 
   }
 }
 
+/// Other queries, shorter lengths and more masked rows for all tokens but the first: its results must keep every bit.
+void add_neighbours(Case& c, const Shape& s) {
+  c.change_neighbours = [s](Case& changed) {
+    const Addresses a = changed.host_addresses();
+    Rng rng(17);
+    for (int64_t i = s.heads * s.q.stride; i < s.q.elements(); ++i) s.q_slot.at(a)[i] = to_bf16(4 * rng.normal());
+    for (const Rows* rows : {&s.window, &s.extra}) {
+      if (!rows->present) continue;
+      for (int64_t t = 1; t < s.tokens; ++t) {
+        if (rows->length.index >= 0)
+          rows->length.at(a)[t] = static_cast<int32_t>(rng.between(0, rows->length.at(a)[t]));
+        for (int64_t i = 0; i < rows->index_strides.columns; ++i)
+          if (rng.chance(0.3)) rows->index.at(a)[t * rows->index_strides.stride + i] = -1;
+      }
+    }
+  };
+  c.first_token_kept = [s](const Addresses& before, const Addresses& after) -> std::string {
+    const auto differ = [&](const auto& slot, int64_t count) {
+      return slot.index >= 0 && !std::equal(slot.at(before), slot.at(before) + count, slot.at(after),
+                                            [](auto x, auto y) { return std::memcmp(&x, &y, sizeof x) == 0; });
+    };
+    if (differ(s.out_slot, (s.heads - 1) * s.out.stride + kHeadDim) || differ(s.lse, s.heads) ||
+        differ(s.codes, s.heads * kHeadDim) || differ(s.code_scale, s.heads * 4))
+      return "the results of token 0 changed with the inputs of the other tokens";
+    return "";
+  };
+}
+
 /// A row set with ragged lengths, masked slots, rows of every kind, and NaN in every row that nobody attends to.
 Rows random_rows(Case& c, const std::string& name, const Shape& s, int64_t most, bool wild, Rng& rng) {
   Rows rows;
@@ -233,6 +262,7 @@ Case random_case(uint64_t seed) {
   }
   const bool codes = rng.chance(0.3), out = !codes || rng.chance(0.6);
   add_outputs(c, s, out, rng.chance(0.6), codes, 3e-3);
+  if (s.tokens > 1) add_neighbours(c, s);
   c.shape = fmt::format("T={} H={} window {}x{} extra {}x{} {}", s.tokens, s.heads, window, s.window.pool.page_rows,
                         std::max<int64_t>(0, extra), s.extra.pool.page_rows, s.format == RowFormat::v4 ? "v4" : "bf16");
   c.bind<SparseAttentionArgs>(sparse_attention_variants(), [s](const Addresses& a) { return s.args(a); });

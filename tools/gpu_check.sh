@@ -1,0 +1,109 @@
+#!/usr/bin/env bash
+# Checks and times the CUDA kernels on a machine with a GPU, in one command and at most eight minutes.
+#
+#   tools/gpu_check.sh pack [BUILD]   where it was built (BUILD: build/cuda): collects program, library and the shared
+#                                     libraries they need, stripped, in build/gpu_pack; carry that folder along
+#   tools/gpu_check.sh [FOLDER]       on the GPU machine: runs what lies in build/gpu_pack, prints a short table last;
+#                                     logs and JSON go to FOLDER (default $OUT, else build/gpu_check)
+#
+# Steps: every CUDA variant against its reference on random cases; timings, cold and warm, over batch sizes; the same
+# planned as other GPUs; compute-sanitizer memcheck and racecheck on a few small cases; the torch wrapper against float64.
+# A step that cannot run here (no compute-sanitizer, no torch) is listed as such, never as passed.
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
+pack=build/gpu_pack
+
+die() { printf 'gpu_check: %s\n' "$*" >&2; exit 1; }
+
+make_pack() {
+  local build=${1:-build/cuda} binary
+  for binary in "$build/bin/fathom" "$build/lib/libfathom_kernels.so"; do
+    [ -f "$binary" ] || die "$binary is missing: build the targets fathom and fathom_kernels with FATHOM_CUDA=ON first"
+  done
+  rm -rf "$pack" && mkdir -p "$pack/deps" || die "cannot write $pack"
+  strip --strip-debug -o "$pack/fathom" "$build/bin/fathom" || die "strip failed"
+  strip --strip-debug -o "$pack/libfathom_kernels.so" "$build/lib/libfathom_kernels.so" || die "strip failed"
+  # What a bare Linux machine has stays behind: glibc, libstdc++, libgcc.
+  ldd "$pack/fathom" "$pack/libfathom_kernels.so" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
+    grep -vE '/(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|ld-linux[^/]*)\.so' | while read -r library; do
+    cp -L "$library" "$pack/deps/" || exit 1
+  done || die "cannot collect the shared libraries"
+  git rev-parse --short=12 HEAD >"$pack/commit" 2>/dev/null || echo unknown >"$pack/commit"
+  du -sh "$pack" | sed 's/\t/ in /'
+}
+
+case "${1-}" in
+  pack) make_pack "${2-}"; exit ;;
+  -h | --help) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
+esac
+
+[ -x "$pack/fathom" ] || die "$pack/fathom is missing: run 'tools/gpu_check.sh pack' where it was built and carry $pack"
+out=${1:-${OUT:-build/gpu_check}}
+mkdir -p "$out" || die "cannot write $out"
+export LD_LIBRARY_PATH=$PWD/$pack/deps${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+fathom=$PWD/$pack/fathom
+begin=$SECONDS limit=${LIMIT_SECONDS:-470}
+failures=0 table=
+
+note() { table+=$(printf '%-34s %-8s %4s s  %s' "$1" "$2" "$3" "$4")$'\n'; }
+
+# step NAME SECONDS COMMAND...: runs within its own and the total limit; the last line of its output goes to the table.
+step() {
+  local name=$1 seconds=$2 log start=$SECONDS left=$((limit - (SECONDS - begin))) status
+  shift 2
+  log=$out/$(printf %s "$name" | tr -c 'a-zA-Z0-9\n' _).log
+  if [ "$left" -lt 10 ]; then note "$name" "NOT RUN" 0 "no time left"; failures=$((failures + 1)); return 1; fi
+  [ "$seconds" -lt "$left" ] || seconds=$left
+  printf '== %s\n' "$name"
+  timeout --kill-after=5 "$seconds" "$@" >"$log" 2>&1
+  status=$?
+  tail -n 60 "$log"
+  case $status in
+    0) note "$name" ok $((SECONDS - start)) "$(tail -n 1 "$log" | cut -c1-90)" ;;
+    124 | 137) note "$name" TIMEOUT $((SECONDS - start)) "limit $seconds s"; failures=$((failures + 1)) ;;
+    *) note "$name" FAILED $((SECONDS - start)) "$(grep -m1 -E 'WRONG|fathom:|ERROR SUMMARY: [1-9]|RACECHECK SUMMARY: [1-9]|Error:|FAILED' "$log" | cut -c1-110)"
+       failures=$((failures + 1)) ;;
+  esac
+  return "$status"
+}
+
+printf 'commit %s, %s\n' "$(cat "$pack/commit")" "$(date -u '+%Y-%m-%d %H:%M UTC')"
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo "no nvidia-smi"
+"$fathom" kernels --json >"$out/list.json" || die "the program does not start here"
+read -r ops variants < <(python3 - "$out/list.json" <<'PYTHON'
+import json, sys
+found = json.load(open(sys.argv[1]))
+cuda = {o["op"]: [v["name"] for v in o["variants"] if v["backend"] == "cuda"] for o in found["ops"]}
+print(",".join(o for o in cuda if cuda[o]) or "-", ",".join(dict.fromkeys(v for o in cuda.values() for v in o)) or "-")
+PYTHON
+)
+[ "$ops" != - ] || die "this build has no CUDA variant of any operation"
+seed=$((RANDOM * 32768 + RANDOM))
+lab=("$fathom" kernels --op "$ops" --variant "$variants")
+attention=("$fathom" kernels --op sparse_attention --variant "$variants" --time-only)
+
+step "checks, 150 random cases" 120 "${lab[@]}" --check-only --cases 150 --seed "$seed"
+step "attention, c4, all batches" 60 "${attention[@]}" --shape c4 --batch 1,2,4,8,16,32,64,128 --seconds 0.05
+step "attention, other shapes" 70 "${attention[@]}" --shape c128-128k,c128-1m,window,verify6 --batch 1,8,64 --seconds 0.05
+others=$(printf %s "$ops" | tr , '\n' | grep -v '^sparse_attention$' | paste -sd,)
+[ -z "$others" ] || step "other operations" 60 "$fathom" kernels --op "$others" --variant "$variants" --time-only --seconds 0.05
+for gpu in rtxpro6000 rtx4090 a100; do
+  step "planned as $gpu" 40 "$fathom" kernels --op sparse_attention --variant "$variants" --as "$gpu" --cases 40 --seed "$seed" \
+    --shape c4 --batch 1,8,64 --seconds 0.05
+done
+if sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null); then
+  for tool in memcheck racecheck; do
+    step "$tool" 75 "$sanitizer" --tool "$tool" --error-exitcode 9 "${lab[@]}" --check-only --cases 8 --bare --seed 7
+  done
+else
+  note "compute-sanitizer" "NOT RUN" 0 "not installed here"
+fi
+if python3 -c 'import torch' 2>/dev/null; then
+  step "python, torch float64" 90 python3 python/test_fathom_kernels.py --library "$PWD/$pack/libfathom_kernels.so"
+else
+  note "python, torch float64" "NOT RUN" 0 "torch is not installed here"
+fi
+
+printf '\n%s\ncommit %s, seed %s, %d s\n' "$table" "$(cat "$pack/commit")" "$seed" $((SECONDS - begin))
+[ "$failures" -eq 0 ] && echo "all steps passed" || echo "$failures steps FAILED"
+[ "$failures" -eq 0 ]
