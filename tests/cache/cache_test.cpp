@@ -79,13 +79,15 @@ class Rollback : public testing::TestWithParam<int64_t> {};
 TEST_P(Rollback, ToAnyEarlierLengthIsAsIfTheRestHadNeverBeen) {
   const int64_t keep_window = GetParam();
   const auto tokens = random_tokens(420, 5), wrong = random_tokens(420, 6);
-  for (int64_t length : {0, 1, 3, 4, 5, 127, 128, 129, 131, 132, 255, 256, 257, 260, 300, 383, 384, 390}) {
-    for (int64_t extra : {1, 2, 7, 8, 9, 30}) {
-      Runner run("cpu", 2048, 2, keep_window);
-      const SequenceId straight = run.cache.create(), rolled = run.cache.create();
-      const auto prefix = std::span(tokens).first(static_cast<size_t>(length));
-      const auto until = std::span(tokens).first(static_cast<size_t>(length + 2));
-      const auto want = run.feed(straight, until).back();
+  Runner run("cpu", 2048, 3, keep_window);
+  for (int64_t length : {0, 1, 4, 5, 127, 128, 129, 132, 255, 256, 257, 300, 384}) {
+    const auto prefix = std::span(tokens).first(static_cast<size_t>(length));
+    const auto until = std::span(tokens).first(static_cast<size_t>(length + 2));
+    const SequenceId straight = run.cache.create();
+    const auto want = run.feed(straight, until).back();
+    run.cache.release(straight);
+    for (int64_t extra : {1, 8, 9, 30}) {
+      const SequenceId rolled = run.cache.create();
       if (length > 0) run.feed(rolled, prefix, WantLogits::none);
       run.feed(rolled, std::span(wrong).first(static_cast<size_t>(extra)), WantLogits::none);
       const int64_t from = run.cache.rollback(rolled, length);
@@ -93,8 +95,8 @@ TEST_P(Rollback, ToAnyEarlierLengthIsAsIfTheRestHadNeverBeen) {
       ASSERT_LE(from, length);
       if (keep_window < 0 && extra <= 8) EXPECT_EQ(from, length) << "8 rejected drafts must cost nothing";
       if (keep_window < 0) EXPECT_GE(from, std::max<int64_t>(0, length - 132));
-      ASSERT_EQ(want, resume(run, rolled, until, length, from))
-          << "length " << length << " extra " << extra << " from " << from;
+      ASSERT_EQ(want, resume(run, rolled, until, length, from)) << "length " << length << " extra " << extra << " from " << from;
+      run.cache.release(rolled);
     }
   }
 }
