@@ -8,6 +8,7 @@ Analysis analyse(const Trace& trace, const CategoryRules& rules) {
   out.summary = summarise(trace);
   out.ranking = rank_kernels(trace);
   out.categories = categorise(trace, out.ranking, rules);
+  out.steps = find_steps(trace, out.summary);
   return out;
 }
 

@@ -20,6 +20,7 @@
 #include "trace/categories.h"
 #include "trace/model.h"
 #include "trace/ranking.h"
+#include "trace/steps.h"
 #include "trace/summary.h"
 
 namespace fathom::trace {
@@ -29,6 +30,7 @@ struct Analysis {
   Summary summary;
   Ranking ranking;
   CategoryTable categories;
+  StepAnalysis steps;
 };
 
 Analysis analyse(const Trace& trace, const CategoryRules& rules);

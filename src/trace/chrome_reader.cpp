@@ -59,6 +59,7 @@ class DocumentReader {
       }
       source_.advance(at);
       if (found) return source_.window()[0];
+      source_.grow();
     }
   }
 
@@ -110,7 +111,7 @@ class DocumentReader {
           damage(static_cast<size_t>(s.at - w.data()), error);
           break;
         }
-        source_.advance(0);
+        source_.grow();
       }
       if (error) {
         if (document_.found_events || !find_event_list()) return;
@@ -146,6 +147,7 @@ class DocumentReader {
       }
       if (source_.last()) return false;
       source_.advance(w.size() > 4096 ? w.size() - 4096 : 0);
+      source_.grow();
     }
   }
 
@@ -182,6 +184,7 @@ bool DocumentReader::events(bool array_form) {
     const bool last = source_.last();
     const ChunkEnd state = wave(at, lost);
     source_.advance(at);
+    if (state != ChunkEnd::closed) source_.grow();
     if (options_.progress) options_.progress(source_.file_position(), trace_.import.file_bytes);
     lost = state == ChunkEnd::lost;
     switch (state) {

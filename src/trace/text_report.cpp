@@ -20,6 +20,7 @@ class TextWriter {
     if (!a_.ranking.rows.empty()) {
       ranking();
       categories();
+      steps();
       devices();
     }
     import();
@@ -99,6 +100,12 @@ class TextWriter {
            std::string(bar, '#'));
     }
     line(fmt::format("Not matched by any rule (other): {} of kernel time", percent(a_.categories.other_share)));
+  }
+
+  void steps() {
+    if (a_.steps.steps.empty()) return;
+    title("Steps");
+    paragraph(steps_sentence(a_.steps));
   }
 
   std::string device_label(const Device& d) const {

@@ -6,6 +6,7 @@
 #include <deque>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/error.h"
@@ -28,6 +29,7 @@ class PlainSource final : public TextSource {
       released_ = offset_;
     }
   }
+  void grow() override {}
   uint64_t file_position() const override { return offset_; }
 
  private:
@@ -38,11 +40,11 @@ class PlainSource final : public TextSource {
 /// A block of inflated text with room in front, where the rest of the window before it is put.
 struct Block {
   std::unique_ptr<char[]> storage;
-  size_t headroom = 0, size = 0;
+  size_t headroom = 0, size = 0, capacity = 0;
   char* text() const { return storage.get() + headroom; }
 
   static Block make(size_t headroom, size_t size) {
-    return {std::unique_ptr<char[]>(new char[headroom + size]), headroom, size};
+    return {std::unique_ptr<char[]>(new char[headroom + size]), headroom, size, size};
   }
 };
 
@@ -51,7 +53,7 @@ class GzipSource final : public TextSource {
   GzipSource(std::span<const std::byte> bytes, const std::string& name, size_t block_bytes)
       : reader_(bytes, name), block_bytes_(std::max<size_t>(block_bytes, 1)) {
     thread_ = std::thread([this] { inflate(); });
-    advance(0);
+    grow();
   }
   ~GzipSource() override {
     {
@@ -64,11 +66,11 @@ class GzipSource final : public TextSource {
 
   void advance(size_t consumed) override {
     offset_ += consumed;
-    std::string_view rest = window_.substr(consumed);
-    if (last_) {
-      window_ = rest;
-      return;
-    }
+    window_.remove_prefix(consumed);
+  }
+  void grow() override {
+    if (last_) return;
+    std::string_view rest = window_;
     size_t gained = 0;
     do {
       Block block = next();
@@ -98,14 +100,29 @@ class GzipSource final : public TextSource {
       char* begin = block.text() - rest.size();
       std::memcpy(begin, rest.data(), rest.size());
       const std::string_view joined(begin, rest.size() + block.size);
-      current_ = std::move(block);
+      give_back(std::exchange(current_, std::move(block)));
       return joined;
     }
     Block larger = Block::make(0, rest.size() + block.size);
     std::memcpy(larger.text(), rest.data(), rest.size());
     std::memcpy(larger.text() + rest.size(), block.text(), block.size);
-    current_ = std::move(larger);
+    give_back(std::move(block));
+    give_back(std::exchange(current_, std::move(larger)));
     return {current_.text(), current_.size};
+  }
+
+  /// Blocks go round, so that hundreds of megabytes are not allocated and freed.
+  void give_back(Block block) {
+    const std::lock_guard lock(mutex_);
+    if (block.storage && block.capacity == block_bytes_ && spare_.size() < 3) spare_.push_back(std::move(block));
+  }
+
+  Block empty_block() {
+    const std::lock_guard lock(mutex_);
+    if (spare_.empty()) return Block::make(std::min(block_bytes_, size_t{1} << 20), block_bytes_);
+    Block block = std::move(spare_.back());
+    spare_.pop_back();
+    return block;
   }
 
   Block next() {
@@ -122,7 +139,7 @@ class GzipSource final : public TextSource {
     std::string damage;
     try {
       for (;;) {
-        Block block = Block::make(std::min(block_bytes_, size_t{1} << 20), block_bytes_);
+        Block block = empty_block();
         try {
           block.size = reader_.read({block.text(), block_bytes_});
         } catch (const Error& e) {
@@ -155,6 +172,7 @@ class GzipSource final : public TextSource {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Block> ready_;
+  std::vector<Block> spare_;
   std::string damage_;
   uint64_t position_ = 0;
   bool done_ = false, stop_ = false;

@@ -22,9 +22,10 @@ class TextSource {
   /// Offset of the window's first byte in the whole text.
   uint64_t offset() const { return offset_; }
 
-  /// Drops the first `consumed` bytes of the window. Unless last(), the window grows: what is left of it is followed by
-  /// at least as much new text, or it becomes the last.
+  /// Drops the first `consumed` bytes of the window.
   virtual void advance(size_t consumed) = 0;
+  /// Unless last(): appends at least as much new text as the window holds, or all there is (then it becomes the last).
+  virtual void grow() = 0;
 
   /// Bytes of the file handled so far, for progress.
   virtual uint64_t file_position() const = 0;
