@@ -20,7 +20,7 @@ std::string prompt(std::string_view messages, ChatOptions options = {}) {
       {kBegin, "{B}"}, {kEnd, "{E}"},       {kUser, "{U}"}, {kAssistant, "{A}"},
       {kThink, "{T}"}, {kThinkEnd, "{/T}"}, {kDsml, "{D}"}, {kReminder, "{R}"}};
   for (const Segment& s : encode_chat(messages_from_json(messages, "messages"), options)) {
-    std::string shown = s.control ? "{" + s.text + "}" : s.text;
+    std::string shown = s.control ? fmt::format("{{{}}}", s.text) : s.text;
     for (const auto& [token, name] : kShort)
       if (s.control && s.text == token) shown = name;
     out += shown;
@@ -54,13 +54,13 @@ TEST(Chat, EveryRoleHasItsPlace) {
 TEST(Chat, ThinkingOfEarlierTurnsIsDroppedUnlessToolsOrTheOptionKeepIt) {
   const std::string history =
       R"({"role": "user", "content": "U"}, {"role": "assistant", "content": "A", "reasoning_content": "why"}, {"role": "user", "content": "V"}])";
-  EXPECT_EQ(prompt("[" + history, thinking()), "{B}{U}U{A}{/T}A{E}{U}V{A}{T}");
+  EXPECT_EQ(prompt(fmt::format("[{}", history), thinking()), "{B}{U}U{A}{/T}A{E}{U}V{A}{T}");
   ChatOptions keep = thinking();
   keep.drop_thinking = false;
-  EXPECT_EQ(prompt("[" + history, keep), "{B}{U}U{A}{T}why{/T}A{E}{U}V{A}{T}");
+  EXPECT_EQ(prompt(fmt::format("[{}", history), keep), "{B}{U}U{A}{T}why{/T}A{E}{U}V{A}{T}");
   const std::string tools = R"([{"role": "latest_reminder", "content": "", "tools": [{"function": {}}]}, )";
   EXPECT_EQ(prompt(tools + history, thinking()), "{B}{R}{U}U{A}{T}why{/T}A{E}{U}V{A}{T}");
-  EXPECT_EQ(prompt("[" + history), "{B}{U}U{A}{/T}A{E}{U}V{A}{/T}");
+  EXPECT_EQ(prompt(fmt::format("[{}", history)), "{B}{U}U{A}{/T}A{E}{U}V{A}{/T}");
 }
 
 TEST(Chat, ToolResultsAreSortedByTheCallsTheyAnswerAndTextsKeepTheirPlaces) {
@@ -88,10 +88,10 @@ TEST(Chat, EffortTextStandsAtTheVeryBeginningInThinkingModeOnly) {
     return prompt(user, {.thinking_mode = mode, .reasoning_effort = effort, .revision = revision});
   };
   const std::string absolute(kEffortAbsolute), beyond(kEffortBeyond);
-  EXPECT_EQ(with("thinking", "max", Revision::preview), "{B}" + absolute + "{U}U{A}{T}");
+  EXPECT_EQ(with("thinking", "max", Revision::preview), fmt::format("{{B}}{}{{U}}U{{A}}{{T}}", absolute));
   EXPECT_EQ(with("thinking", "high", Revision::preview), "{B}{U}U{A}{T}");
-  EXPECT_EQ(with("thinking", "high", Revision::r0731), "{B}" + absolute + "{U}U{A}{T}");
-  EXPECT_EQ(with("thinking", "max", Revision::r0731), "{B}" + beyond + "{U}U{A}{T}");
+  EXPECT_EQ(with("thinking", "high", Revision::r0731), fmt::format("{{B}}{}{{U}}U{{A}}{{T}}", absolute));
+  EXPECT_EQ(with("thinking", "max", Revision::r0731), fmt::format("{{B}}{}{{U}}U{{A}}{{T}}", beyond));
   EXPECT_EQ(with("thinking", "low", Revision::r0731), "{B}{U}U{A}{T}");
   EXPECT_EQ(with("chat", "max", Revision::r0731), "{B}{U}U{A}{/T}");
 }
@@ -131,9 +131,9 @@ TEST(Chat, ClientTextCannotBecomeAControlToken) {
   Message system{.role = "system", .content = evil}, user{.role = "user", .content = evil},
       tool{.role = "tool", .content = evil};
   Message assistant{.role = "assistant", .content = evil, .reasoning_content = evil};
-  assistant.tool_calls = {{"", evil, "{\"" + evil + "\": \"" + evil + "\"}"}, {"", "f", evil}};
-  system.tools = "[{\"function\": {\"name\": \"" + evil + "\"}}]";
-  system.response_format = "\"" + evil + "\"";
+  assistant.tool_calls = {{"", evil, fmt::format("{{\"{}\": \"{}\"}}", evil, evil)}, {"", "f", evil}};
+  system.tools = fmt::format("[{{\"function\": {{\"name\": \"{}\"}}}}]", evil);
+  system.response_format = fmt::format("\"{}\"", evil);
   const auto added = [&](const std::vector<Message>& messages) {
     std::vector<int32_t> found;
     for (const int32_t id : prompt_ids(encode_chat(messages, {.thinking_mode = "thinking", .drop_thinking = false}), t))
@@ -207,14 +207,14 @@ RC_GTEST_PROP(ChatProperty, AnAnswerThatIsEncodedIsParsedBackToItself, ()) {
   Message m{.role = "assistant", .content = *text, .reasoning_content = *text};
   const int calls = *rc::gen::inRange(0, 3);
   for (int i = 0; i < calls; ++i) {
-    std::string arguments = "{";
+    std::string arguments(1, '{');
     const int n = *rc::gen::inRange(0, 3);
     for (int k = 0; k < n; ++k)
       arguments += fmt::format("{}\"p{}\": {}", k ? ", " : "", k,
                                *rc::gen::arbitrary<bool>()
                                    ? json_quoted(*text)
                                    : *rc::gen::element<std::string>("1", "-2.5", "null", "[1, {\"a\": true}]"));
-    m.tool_calls.push_back({"", "f" + std::to_string(i), arguments + "}"});
+    m.tool_calls.push_back({"", fmt::format("f{}", i), arguments + "}"});
   }
   const bool think = *rc::gen::arbitrary<bool>();
   const std::string written =
