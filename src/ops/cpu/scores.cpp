@@ -50,7 +50,7 @@ void index_scores(const float* dot, int64_t pitch, const bf16* weight, int64_t h
     }
     auto sum = hn::Combine(d, hn::DemoteTo(dh, high), hn::DemoteTo(dh, low));
     sum = hn::Add(sum, hn::Zero(d));  // -0 becomes +0
-    const auto bits = hn::ShiftRight<16>(bf16_bits(d, sum));
+    const auto bits = hn::ShiftRight<16>(bf16_carry(d, sum));
     const auto negative = hn::Ne(hn::And(bits, hn::Set(du, 0x8000u)), hn::Zero(du));
     const auto order =
         hn::IfThenElse(negative, hn::Xor(bits, hn::Set(du, 0xFFFFu)), hn::Or(bits, hn::Set(du, 0x8000u)));
@@ -59,7 +59,31 @@ void index_scores(const float* dot, int64_t pitch, const bf16* weight, int64_t h
   }
 }
 
+/// Bisection on the value of the key: 16 counts over all keys.
+cpu::KeyLimit key_limit(const uint16_t* key, int64_t n, int64_t k) {
+  const hn::CappedTag<uint16_t, 32> d;
+  const auto at_least = [&](uint32_t value) HWY_ATTR {
+    const auto limit = hn::Set(d, static_cast<uint16_t>(value));
+    int64_t count = 0;
+    int64_t i = 0;
+    for (; i + static_cast<int64_t>(hn::Lanes(d)) <= n; i += static_cast<int64_t>(hn::Lanes(d))) {
+      const auto v = hn::LoadU(d, key + i);
+      count += static_cast<int64_t>(hn::CountTrue(d, hn::Eq(hn::Max(v, limit), v)));
+    }
+    for (; i < n; ++i) count += key[i] >= value;
+    return count;
+  };
+  uint32_t value = 0;  // the largest one that at least k keys reach
+  for (uint32_t bit = 0x8000; bit; bit >>= 1)
+    if (at_least(value | bit) >= k) value |= bit;
+  return {value, k - (value == 0xFFFF ? 0 : at_least(value + 1))};
+}
+
 #else  // HWY_SCALAR: nothing here is called
+
+cpu::KeyLimit key_limit(const uint16_t*, int64_t, int64_t) {
+  return {};
+}
 
 void gate_scores(const float*, int64_t, float*) {}
 void index_scores(const float*, int64_t, const bf16*, int64_t, int64_t, uint16_t*) {}
@@ -73,6 +97,7 @@ namespace fathom::ops {
 
 HWY_EXPORT(gate_scores);
 HWY_EXPORT(index_scores);
+HWY_EXPORT(key_limit);
 
 namespace cpu {
 
@@ -82,6 +107,10 @@ void gate_scores(const float* g, int64_t n, float* out) {
 
 void index_scores(const float* dot, int64_t pitch, const bf16* weight, int64_t heads, int64_t n, uint16_t* key) {
   HWY_DYNAMIC_DISPATCH(index_scores)(dot, pitch, weight, heads, n, key);
+}
+
+KeyLimit key_limit(const uint16_t* key, int64_t n, int64_t k) {
+  return HWY_DYNAMIC_DISPATCH(key_limit)(key, n, k);
 }
 
 }  // namespace cpu

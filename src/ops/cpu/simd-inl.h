@@ -66,33 +66,37 @@ HWY_INLINE hn::Vec<D> load_bf16(D d, const bf16* p) {
   return hn::BitCast(d, hn::ShiftLeft<16>(hn::PromoteTo(du, bits)));
 }
 
-/// Bits of the nearest bf16 (ties to even) in the upper half of each lane. NaN stays NaN.
+/// The nearest bf16 (ties to even) in the upper half of each lane, anything in the lower half. A NaN stays one: those
+/// that arithmetic makes have a mantissa far from the largest, so the carry cannot reach the sign.
 template <class D>
-HWY_INLINE hn::Vec<U32<D>> bf16_bits(D d, hn::Vec<D> v) {
+HWY_INLINE hn::Vec<U32<D>> bf16_carry(D d, hn::Vec<D> v) {
   const U32<D> du;
   const auto u = hn::BitCast(du, v);
   const auto odd = hn::And(hn::ShiftRight<16>(u), hn::Set(du, 1u));
-  const auto rounded = hn::Add(u, hn::Add(odd, hn::Set(du, 0x7FFFu)));
-  const auto nan = hn::RebindMask(du, hn::IsNaN(v));
-  return hn::And(hn::IfThenElse(nan, hn::Or(u, hn::Set(du, 0x400000u)), rounded), hn::Set(du, 0xFFFF0000u));
+  return hn::Add(u, hn::Add(odd, hn::Set(du, 0x7FFFu)));
 }
 
 template <class D>
 HWY_INLINE hn::Vec<D> round_to_bf16(D d, hn::Vec<D> v) {
-  return hn::BitCast(d, bf16_bits(d, v));
+  return hn::BitCast(d, hn::And(bf16_carry(d, v), hn::Set(U32<D>(), 0xFFFF0000u)));
+}
+
+/// Stores the upper halves of the lanes.
+template <class D>
+HWY_INLINE void store_upper(D, hn::Vec<U32<D>> bits, bf16* p) {
+  const hn::Rebind<uint16_t, D> d16;
+  hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(bits)), d16, reinterpret_cast<uint16_t*>(p));
 }
 
 /// Stores lanes that lie on the bf16 grid already.
 template <class D>
 HWY_INLINE void store_bf16_exact(D d, hn::Vec<D> v, bf16* p) {
-  const hn::Rebind<uint16_t, D> d16;
-  const U32<D> du;
-  hn::StoreU(hn::TruncateTo(d16, hn::ShiftRight<16>(hn::BitCast(du, v))), d16, reinterpret_cast<uint16_t*>(p));
+  store_upper(d, hn::BitCast(U32<D>(), v), p);
 }
 
 template <class D>
 HWY_INLINE void store_bf16(D d, hn::Vec<D> v, bf16* p) {
-  store_bf16_exact(d, round_to_bf16(d, v), p);
+  store_upper(d, bf16_carry(d, v), p);
 }
 
 // ------------------------------------------------------------------------------------------------ e4m3

@@ -37,42 +37,36 @@ struct KeyScratch;
 
 constexpr int64_t kBlockRows = 48;  // query heads that a block of tokens may have together
 
-int32_t slot_of(const IndexSelectArgs& a, int64_t t, int32_t entry) {
-  return a.pages(a.sequence(t), entry / a.keys.page_rows) * a.keys.page_rows + entry % a.keys.page_rows;
-}
-
-/// Smallest key among the `k` largest of n > k keys, and how many of the keys equal to it are among them.
-struct Threshold {
-  uint32_t key;
-  int32_t equal;
-};
-
-Threshold threshold(const uint16_t* key, int32_t n, int32_t k) {
-  int32_t count[256] = {};
-  for (int32_t i = 0; i < n; ++i) ++count[key[i] >> 8];
-  uint32_t upper = 255;
-  for (; count[upper] < k; --upper) k -= count[upper];
-  int32_t low_count[256] = {};
-  for (int32_t i = 0; i < n; ++i)
-    if (key[i] >> 8 == static_cast<int32_t>(upper)) ++low_count[key[i] & 255];
-  uint32_t lower = 255;
-  for (; low_count[lower] < k; --lower) k -= low_count[lower];
-  return {upper << 8 | lower, k};
+/// Slots of the first entries of token t, page by page: visit(slot of the first, how many, first entry).
+template <typename Visit>
+void each_page(const IndexSelectArgs& a, int64_t t, int32_t entries, const Visit& visit) {
+  const int32_t* pages = a.pages[a.sequence(t)].data;
+  for (int32_t first = 0, page = 0; first < entries; first += a.keys.page_rows, ++page)
+    visit(pages[page] * a.keys.page_rows, std::min(a.keys.page_rows, entries - first), first);
 }
 
 void write_all(const IndexSelectArgs& a, int64_t t) {
   const int32_t visible = a.visible(t);
-  for (int32_t i = 0; i < a.topk; ++i) a.index(t, i) = i < visible ? slot_of(a, t, i) : -1;
+  int32_t* out = a.index[t].data;
+  each_page(a, t, visible, [&](int32_t slot, int32_t count, int32_t first) {
+    for (int32_t i = 0; i < count; ++i) out[first + i] = slot + i;
+  });
+  std::fill(out + visible, out + a.topk, -1);
   a.length(t) = visible;
 }
 
 void write_top(const IndexSelectArgs& a, int64_t t, const uint16_t* key) {
-  auto [limit, equal] = threshold(key, a.visible(t), a.topk);
+  auto [limit, equal] = cpu::key_limit(key, a.visible(t), a.topk);
+  int32_t* out = a.index[t].data;
   int32_t kept = 0;
-  for (int32_t e = 0; kept < a.topk; ++e) {
-    if (key[e] < limit || (key[e] == limit && equal-- <= 0)) continue;
-    a.index(t, kept++) = slot_of(a, t, e);
-  }
+  each_page(a, t, a.visible(t), [&](int32_t slot, int32_t count, int32_t first) {
+    for (int32_t i = 0; i < count && kept < a.topk; ++i) {  // without branches on the keys, which cannot be foreseen
+      const bool tie = key[first + i] == limit && equal > 0;
+      out[kept] = slot + i;
+      kept += static_cast<int32_t>(key[first + i] > limit) + static_cast<int32_t>(tie);
+      equal -= static_cast<int64_t>(tie);
+    }
+  });
   a.length(t) = a.topk;
 }
 

@@ -26,6 +26,7 @@ struct ScoreScratch;
 /// A row named by a token: slot of a pool.
 struct RowName {
   int32_t pool, slot;  // pool 0 = window, 1 = extra
+  friend bool operator==(RowName, RowName) = default;
 };
 
 /// Which rows of the block are decoded, and where.
@@ -76,6 +77,10 @@ struct Buffers {
   float* q;       // [heads, 512]
   float* o;       // [heads, 512]
   float* scores;  // [heads, pitch]
+  RowName* last;  // rows of the token before, where the table still holds them
+  const float** last_place;
+  int64_t last_count;
+  const float** place;  // of the rows of this token
 };
 
 int64_t most_rows(const RowSet& set) {
@@ -136,6 +141,34 @@ void attend(const SparseAttentionArgs& a, int64_t t, int64_t h0, int64_t h1, int
   }
 }
 
+/// Makes b.place point to the fp32 rows of a list, decoding those that are new to the block. Most rows follow each
+/// other as in the list of the token before, which saves looking them up.
+void find_rows(const SparseAttentionArgs& a, Buffers& b, const RowName* list, int64_t count, bool alone) {
+  int64_t old = 0;
+  for (int64_t i = 0; i < count; ++i) {
+    if (alone) {
+      decode(a, list[i], b.rows + i * kHeadDim);
+      b.place[i] = b.rows + i * kHeadDim;
+      continue;
+    }
+    while (old < b.last_count && b.last[old].pool == list[i].pool && b.last[old].slot < list[i].slot) ++old;
+    if (old < b.last_count && b.last[old] == list[i]) {
+      b.place[i] = b.last_place[old++];
+      continue;
+    }
+    if (b.table->used == kCachedRows && !b.table->has(list[i])) {
+      b.table->clear();  // full: start again with the rows of this token
+      b.last_count = 0;
+      i = -1;
+      continue;
+    }
+    bool fresh;
+    float* row = b.rows + int64_t{b.table->find(list[i], fresh)} * kHeadDim;
+    if (fresh) decode(a, list[i], row);
+    b.place[i] = row;
+  }
+}
+
 /// Tokens [t0, t1), heads [h0, h1) on this thread.
 void attend_tokens(const SparseAttentionArgs& a, int64_t t0, int64_t t1, int64_t h0, int64_t h1) {
   const int64_t most = most_rows(a.window) + most_rows(a.extra), heads = h1 - h0;
@@ -148,9 +181,13 @@ void attend_tokens(const SparseAttentionArgs& a, int64_t t0, int64_t t1, int64_t
       sizeof(float) * static_cast<size_t>(heads * (2 * kHeadDim + cpu::round_up(most + 1, 16)))));
   b.o = b.q + heads * kHeadDim;
   b.scores = b.o + heads * kHeadDim;
-  cpu::Carver lists(cpu::thread_scratch<ListScratch>(static_cast<size_t>(most + kTileRows + 16) * 16 + 128));
-  auto* list = lists.take<RowName>(most);
-  auto** place = lists.take<const float*>(std::max(most, kTileRows));
+  const int64_t list_rows = std::max(most, kTileRows);
+  cpu::Carver lists(cpu::thread_scratch<ListScratch>(
+      static_cast<size_t>(list_rows) * 2 * (sizeof(RowName) + sizeof(const float*)) + 4 * 64));
+  auto* list = lists.take<RowName>(list_rows);
+  b.last = lists.take<RowName>(list_rows);
+  b.place = lists.take<const float*>(list_rows);
+  b.last_place = lists.take<const float*>(list_rows);
   const bool alone = t1 - t0 == 1;
   if (!alone) b.table->reset();
   for (int64_t t = t0; t < t1; ++t) {
@@ -161,24 +198,19 @@ void attend_tokens(const SparseAttentionArgs& a, int64_t t0, int64_t t1, int64_t
       attend(a, t, h0, h1, count, b, [&](int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
           decode(a, list[i], b.rows + (i - begin) * kHeadDim);
-          place[i - begin] = b.rows + (i - begin) * kHeadDim;
+          b.place[i - begin] = b.rows + (i - begin) * kHeadDim;
         }
-        return place;
+        return static_cast<const float* const*>(b.place);
       });
       if (!alone) b.table->clear();
+      b.last_count = 0;
       continue;
     }
-    for (int64_t i = 0; i < count; ++i) {
-      bool fresh = true;
-      if (!alone && b.table->used == kCachedRows && !b.table->has(list[i])) {
-        b.table->clear();  // full: start again with the rows of this token
-        i = 0;
-      }
-      const int64_t at = alone ? i : b.table->find(list[i], fresh);
-      if (fresh) decode(a, list[i], b.rows + at * kHeadDim);
-      place[i] = b.rows + at * kHeadDim;
-    }
-    attend(a, t, h0, h1, count, b, [&](int64_t begin, int64_t) { return place + begin; });
+    find_rows(a, b, list, count, alone);
+    attend(a, t, h0, h1, count, b, [&](int64_t begin, int64_t) { return b.place + begin; });
+    std::swap(list, b.last);
+    std::swap(b.place, b.last_place);
+    b.last_count = count;
   }
 }
 
