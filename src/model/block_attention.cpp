@@ -1,0 +1,152 @@
+// The attention half of a block: projections, cache writes, selection, attention core, output. Spec 2.3 to 2.5.
+#include <cmath>
+
+#include "model/block_ops.h"
+#include "model/cost.h"
+
+namespace fathom {
+
+using cost::bytes_of;
+
+namespace {
+
+int64_t rows_seen(View<const int32_t, 1> length) {
+  int64_t sum = 0;
+  for (int64_t t = 0; t < length.size[0]; ++t) sum += length(t);
+  return sum;
+}
+
+template <typename T>
+View<T, 2> flat(const View<T, 3>& v) {
+  return View<T, 2>(v.data, v.size[0], v.size[1] * v.size[2]);
+}
+
+}  // namespace
+
+void BlockOps::project_inputs(const AttentionWeights& w) {
+  const int64_t tokens = act.x.size[0], d = config_.hidden_size;
+  ops::LinearFp8Args in;
+  in.x = act.xq.codes, in.x_scale = act.xq.scale;
+  in.part[in.parts++] = {w.wq_a, act.latent};
+  in.part[in.parts++] = {w.wkv, act.kv};
+  run(ops_.linear_fp8, "linear_fp8", in, bytes_of(w.wq_a) + bytes_of(w.wkv),
+      2 * tokens * (w.wq_a.codes.count() + w.wkv.codes.count()), {tokens, d, config_.q_lora_rank + config_.head_dim});
+
+  quantize(act.latent, w.q_norm, act.latent_q);
+
+  ops::LinearFp8Args up;
+  up.x = act.latent_q.codes, up.x_scale = act.latent_q.scale;
+  up.part[up.parts++] = {w.wq_b, flat(act.q)};
+  int64_t bytes = bytes_of(w.wq_b), rows = w.wq_b.codes.size[0];
+  if (w.indexer) {
+    up.part[up.parts++] = {w.indexer->wq_b, flat(act.index_q)};
+    bytes += bytes_of(w.indexer->wq_b), rows += w.indexer->wq_b.codes.size[0];
+  }
+  run(ops_.linear_fp8, "linear_fp8", up, bytes, 2 * tokens * rows * config_.q_lora_rank,
+      {tokens, config_.q_lora_rank, rows});
+}
+
+void BlockOps::write_window(const BlockWeights& block, View<const int32_t, 1> position, View<const int32_t, 1> slot,
+                            const ops::KvPool& pool, ops::RowFormat format) {
+  const ops::WindowWriteArgs write{
+      act.kv, block.attn.kv_norm, static_cast<float>(config_.rms_eps), position, frequencies(block.ratio), slot, pool,
+      format};
+  const int64_t tokens = position.size[0];
+  run(ops_.window_write, "window_write", write, bytes_of(act.kv) + tokens * ops::page_bytes(format, 1), 0, {tokens});
+}
+
+void BlockOps::compress(const StepBatch& batch, const BlockWeights& block, const LayerCache& cache) {
+  const CompressorWeights& main = *block.attn.compressor;
+  const int64_t tokens = act.x.size[0], d = config_.hidden_size;
+  const int64_t width = main.wkv.size[0];  // 1024 for ratio 4, 512 for ratio 128
+
+  // Dense rows of the width in use, whatever the scratch memory was sized for.
+  const View<float, 2> k(act.k.data, tokens, width), g(act.g.data, tokens, width);
+  ops::LinearF32Args project;
+  project.x = act.x;
+  project.part[project.parts++] = {main.wkv, k};
+  project.part[project.parts++] = {main.wgate, g};
+  int64_t bytes = bytes_of(main.wkv) + bytes_of(main.wgate);
+  if (block.attn.indexer) {
+    const CompressorWeights& index = block.attn.indexer->compressor;
+    project.part[project.parts++] = {index.wkv, act.index_k};
+    project.part[project.parts++] = {index.wgate, act.index_g};
+    bytes += bytes_of(index.wkv) + bytes_of(index.wgate);
+  }
+  run(ops_.linear_f32, "linear_f32", project, bytes, tokens * bytes, {tokens, d, bytes / 2 / d});
+
+  ops::CompressArgs c;
+  c.ratio = block.ratio;
+  c.k = k, c.g = g, c.ape = main.ape, c.norm = main.norm;
+  c.rms_eps = static_cast<float>(config_.rms_eps);
+  c.rope_freq = frequencies(block.ratio);
+  c.segments = batch.segments;
+  c.entries = block.ratio == 4 ? batch.entries4 : batch.entries128;
+  c.state_k = cache.state_k, c.state_g = cache.state_g;
+  c.pool = cache.entries, c.format = cache.format;
+  const auto amount = [&](const ops::CompressArgs& a) {
+    return 2 * a.entries.size[0] * a.ratio * a.k.size[1] * 4 + 2 * bytes_of(a.k);
+  };
+  run(ops_.compress, "compress", c, amount(c), 0, {tokens, c.ratio, c.entries.size[0]});
+  if (!block.attn.indexer) return;
+
+  const CompressorWeights& index = block.attn.indexer->compressor;
+  c.k = act.index_k, c.g = act.index_g, c.ape = index.ape, c.norm = index.norm;
+  c.state_k = cache.index_state_k, c.state_g = cache.index_state_g;
+  c.index = true, c.index_pool = cache.index;
+  run(ops_.compress, "compress", c, amount(c), 0, {tokens, c.ratio, c.entries.size[0]});
+}
+
+void BlockOps::select(const StepBatch& batch, const BlockWeights& block, const LayerCache& cache) {
+  const IndexerWeights& w = *block.attn.indexer;
+  const int64_t tokens = act.x.size[0];
+
+  const ops::IndexQueryArgs query{act.index_q, batch.position, frequencies(block.ratio), act.index_codes,
+                                  act.index_scale};
+  run(ops_.index_query, "index_query", query, bytes_of(act.index_q), 0, {tokens, config_.index_heads});
+
+  const double factor = std::pow(config_.index_head_dim, -0.5) * std::pow(config_.index_heads, -0.5);
+  const ops::LinearBf16Args weight{act.x, w.weights_proj, static_cast<float>(factor), act.index_weight};
+  run(ops_.linear_bf16, "linear_bf16", weight, bytes_of(w.weights_proj), 2 * tokens * w.weights_proj.count(),
+      {tokens, config_.hidden_size, config_.index_heads});
+
+  ops::IndexSelectArgs s;
+  s.q = act.index_codes, s.q_scale = act.index_scale, s.head_weight = act.index_weight;
+  s.keys = cache.index, s.pages = batch.pages, s.sequence = batch.sequence, s.visible = batch.visible4;
+  s.topk = config_.index_topk;
+  s.index = act.selected, s.length = act.selected_length;
+  const int64_t keys = recorder_ ? rows_seen(batch.visible4) : 0;
+  run(ops_.index_select, "index_select", s, keys * (ops::kIndexCodeBytes + ops::kIndexScaleBytes),
+      2 * keys * config_.index_heads * ops::kIndexDim, {tokens, config_.index_heads});
+}
+
+void BlockOps::attend(const BlockWeights& block, View<const int32_t, 1> position, const ops::RowSet& window,
+                      const ops::RowSet& extra, ops::RowFormat format) {
+  const int64_t tokens = act.x.size[0], heads = config_.num_heads;
+  const ops::QueryArgs query{act.q, position, frequencies(block.ratio), static_cast<float>(config_.rms_eps), true};
+  run(ops_.query, "query", query, 2 * bytes_of(act.q), 0, {tokens, heads});
+
+  ops::SparseAttentionArgs a;
+  a.q = act.q, a.format = format;
+  a.window = window, a.extra = extra;
+  a.sink = block.attn.sink;
+  a.scale = static_cast<float>(std::pow(config_.head_dim, -0.5));
+  a.position = position, a.rope_freq = frequencies(block.ratio);
+  a.out = act.o;
+  int64_t rows = 0;
+  if (recorder_) rows = rows_seen(window.length) + (extra.length.data ? rows_seen(extra.length) : 0);
+  run(ops_.sparse_attention, "sparse_attention", a, rows * ops::page_bytes(format, 1) + 2 * bytes_of(act.q),
+      4 * rows * heads * config_.head_dim, {tokens, heads, rows});
+}
+
+void BlockOps::project_output(const AttentionWeights& w) {
+  const int64_t tokens = act.x.size[0];
+  ops::OutputProjectArgs out;
+  out.o = act.o, out.groups = config_.o_groups, out.wo_a = w.wo_a;
+  out.z = act.z, out.z_codes = act.zq.codes, out.z_scale = act.zq.scale;
+  run(ops_.output_project, "output_project", out, bytes_of(w.wo_a) + bytes_of(act.o), 2 * tokens * w.wo_a.codes.count(),
+      {tokens, w.wo_a.codes.size[1], w.wo_a.codes.size[0]});
+  linear_fp8(act.zq, w.wo_b, act.y);
+}
+
+}  // namespace fathom

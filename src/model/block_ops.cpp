@@ -1,0 +1,102 @@
+#include "model/block_ops.h"
+
+#include "model/cost.h"
+#include "model/rope.h"
+
+namespace fathom {
+
+using cost::bytes_of;
+
+BlockOps::BlockOps(const ModelConfig& config, const ops::OpTable& ops)
+    : config_(config),
+      ops_(ops),
+      plain_freq_(rope_frequencies(config.rope_theta, config.rope_dim, nullptr)),
+      compressed_freq_(rope_frequencies(config.compress_rope_theta, config.rope_dim, &config.yarn)) {}
+
+View<const float, 1> BlockOps::frequencies(int ratio) const {
+  const auto& table = ratio > 0 ? compressed_freq_ : plain_freq_;
+  return View<const float, 1>(table.data(), table.size());
+}
+
+void BlockOps::embed(View<const bf16, 2> table, View<const int32_t, 1> ids) {
+  const ops::EmbedArgs args{table, ids, act.streams};
+  run(ops_.embed, "embed", args, bytes_of(act.streams), 0, {ids.size[0], config_.hidden_size});
+}
+
+void BlockOps::mix(const MixWeights* next, bool finish) {
+  ops::ResidualMixArgs a;
+  a.streams = act.streams;
+  if (finish) a.y = act.y, a.post = act.post, a.comb = act.comb;
+  const int64_t tokens = act.streams.size[0], d = config_.hidden_size;
+  int64_t bytes = bytes_of(act.streams) * (finish ? 2 : 1), flops = finish ? tokens * 4 * d * 10 : 0;
+  if (next) {
+    a.fn = next->fn, a.scale = next->scale, a.base = next->base, a.norm = next->norm;
+    a.sinkhorn_iterations = config_.hc_sinkhorn_iters;
+    a.hc_eps = static_cast<float>(config_.hc_eps), a.rms_eps = static_cast<float>(config_.rms_eps);
+    a.next_post = act.post, a.next_comb = act.comb;
+    a.x = act.x, a.x_codes = act.xq.codes, a.x_scale = act.xq.scale;
+    bytes += bytes_of(next->fn) + bytes_of(act.x) + bytes_of(act.xq.codes);
+    flops += tokens * 4 * d * (2 * ops::kMixes + 4);
+  }
+  run(ops_.residual_mix, "residual_mix", a, bytes, flops, {tokens, d});
+}
+
+void BlockOps::stream_mean(View<bf16, 2> mean) {
+  const ops::StreamMeanArgs args{act.streams, mean};
+  run(ops_.stream_mean, "stream_mean", args, bytes_of(act.streams), act.streams.count(), {act.streams.size[0]});
+}
+
+void BlockOps::quantize(View<const bf16, 2> x, View<const bf16, 1> norm, const Quantized& out) {
+  const ops::QuantizeArgs args{x, norm, static_cast<float>(config_.rms_eps), out.codes, out.scale};
+  run(ops_.quantize, "quantize", args, bytes_of(x), 0, {x.size[0], x.size[1]});
+}
+
+void BlockOps::linear_fp8(const Quantized& x, const ops::Fp8Weight& w, View<bf16, 2> y) {
+  ops::LinearFp8Args a;
+  a.x = x.codes, a.x_scale = x.scale;
+  a.part[a.parts++] = {w, y};
+  const int64_t tokens = x.codes.size[0];
+  run(ops_.linear_fp8, "linear_fp8", a, bytes_of(w), 2 * tokens * w.codes.count(),
+      {tokens, w.codes.size[1], w.codes.size[0]});
+}
+
+void BlockOps::moe(View<const int32_t, 1> ids, const MoeWeights& m) {
+  const int64_t tokens = act.x.size[0], d = config_.hidden_size;
+  ops::RouteArgs r;
+  r.x = act.x, r.gate = m.gate, r.bias = m.bias, r.table = m.table, r.ids = ids;
+  r.route_scale = static_cast<float>(config_.route_scale);
+  r.scores = act.scores, r.expert = act.expert, r.weight = act.weight;
+  run(ops_.route, "route", r, bytes_of(m.gate) + bytes_of(act.x), 2 * tokens * m.gate.count(),
+      {tokens, d, config_.num_experts});
+
+  ops::ExpertsArgs e;
+  e.x = act.xq.codes, e.x_scale = act.xq.scale, e.expert = act.expert, e.weight = act.weight;
+  e.experts = config_.num_experts;
+  e.w1 = m.w1, e.w2 = m.w2, e.w3 = m.w3;
+  e.shared_w1 = m.shared_w1, e.shared_w2 = m.shared_w2, e.shared_w3 = m.shared_w3;
+  e.limit = static_cast<float>(config_.swiglu_limit);
+  e.y = act.y;
+  cost::Cost c;
+  if (recorder_) {
+    c = cost::experts(m.w1, m.w2, act.expert, config_.num_experts);
+    c +=
+        {bytes_of(m.shared_w1) + bytes_of(m.shared_w2) + bytes_of(m.shared_w3), 6 * tokens * m.shared_w1.codes.count()};
+    c += {bytes_of(act.xq.codes) + bytes_of(act.y), 0};
+  }
+  run(ops_.experts, "experts", e, c.bytes, c.flops,
+      {tokens, d, config_.moe_intermediate_size, config_.experts_per_token});
+}
+
+void BlockOps::head(const HeadWeights& h, View<const bf16, 2> matrix, View<const int32_t, 1> rows) {
+  ops::HeadArgs a;
+  a.streams = act.streams, a.rows = rows;
+  a.fn = h.fn, a.scale = h.scale, a.base = h.base, a.norm = h.norm;
+  a.hc_eps = static_cast<float>(config_.hc_eps), a.rms_eps = static_cast<float>(config_.rms_eps);
+  a.weight = matrix;
+  a.hidden = act.hidden, a.normed = act.normed, a.logits = act.logits;
+  const int64_t count = rows.size[0];
+  run(ops_.head, "head", a, bytes_of(matrix) + bytes_of(a.logits) + bytes_of(a.fn), 2 * count * matrix.count(),
+      {count, config_.hidden_size, config_.vocab_size});
+}
+
+}  // namespace fathom

@@ -1,0 +1,92 @@
+// The DSpark draft against tests/reference/ref.py: features, window rows, drafts and confidence at eight positions.
+#include "model/dspark.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "cache/model_support.h"
+#include "formats/safetensors.h"
+#include "ops/exact_rows.h"
+
+namespace fathom::test {
+namespace {
+
+class Draft : public testing::TestWithParam<const char*> {};
+
+TEST_P(Draft, FeaturesWindowsDraftsAndConfidenceMatchTheGoldens) {
+  const SafetensorsFile g(source_dir() / "tests/golden/dspark.safetensors");
+  const auto ids = g.copy<int32_t>("ids"), where = g.copy<int32_t>("positions"), next = g.copy<int32_t>("next_token");
+  const auto drafts = g.copy<int32_t>("drafts");
+  const auto confidence = g.copy<float>("confidence");
+  const auto& config = Fairy::get().checkpoint.config();
+  const auto& weights = Fairy::get().weights;
+  const auto stages = static_cast<int>(weights.dspark->stages.size());
+  const bool exact = std::string(GetParam()) == "ref";
+  const auto table = ops::op_table(GetParam());
+
+  Transformer model(config, weights, table, true);
+  Dspark draft(config, weights, table);
+  Cache cache(config, CacheBudget{1024, 1, -1, stages});
+  StepPlan plan;
+  const SequenceId id = cache.create();
+  ASSERT_TRUE(cache.reserve(id, static_cast<int64_t>(ids.size())));
+  const SegmentRequest request{id, ids, WantLogits::none};
+  const auto& out = model.step(plan.build(config, cache, {&request, 1}), cache.layers());
+  cache.commit(id, static_cast<int64_t>(ids.size()));
+  const auto rings = cache.layers().subspan(static_cast<size_t>(config.num_layers));
+
+  auto features = g.copy<bf16>("features");  // the golden ones, so that each part is tested from exact inputs
+  double error = 0, norm = 0;
+  for (size_t i = 0; i < features.size(); ++i) {
+    const double want = to_float(features[i]), got = to_float(out.features.data[i]);
+    error += (want - got) * (want - got), norm += want * want;
+  }
+  EXPECT_LT(std::sqrt(error / norm), 0.05) << "features, end to end";
+
+  const auto width = static_cast<int64_t>(features.size() / ids.size());
+  std::vector<int32_t> rows(ids.size()), positions(ids.size());
+  for (size_t p = 0; p < ids.size(); ++p)
+    rows[p] = cache.window_row(id, static_cast<int64_t>(p)), positions[p] = static_cast<int32_t>(p);
+  int64_t done = 0;
+  int differing = 0;
+  for (size_t i = 0; i < where.size(); ++i) {
+    const int64_t p = where[i], count = p + 1 - done;
+    draft.push(View<const bf16, 2>(&features[static_cast<size_t>(done * width)], count, width),
+               View<const int32_t, 1>(&positions[static_cast<size_t>(done)], count),
+               View<const int32_t, 1>(&rows[static_cast<size_t>(done)], count), rings);
+    done = p + 1;
+    const auto first = static_cast<size_t>(std::max<int64_t>(0, p - config.window + 1));
+    const auto got = draft.propose(
+        next[i], static_cast<int32_t>(p), std::span(rows).subspan(first, static_cast<size_t>(p + 1) - first), rings,
+        [](int, std::span<const float> logits) {
+          return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+        });
+    for (size_t k = 0; k < got.tokens.size(); ++k) {
+      const size_t at = i * got.tokens.size() + k;
+      if (got.tokens[k] != drafts[at]) {
+        ++differing;  // later places follow from this one
+        break;
+      }
+      EXPECT_NEAR(got.confidence_logit[k], confidence[at], exact ? 0.02 : 0.15) << "position " << p << " place " << k;
+    }
+  }
+  EXPECT_LE(differing, exact ? 0 : 1);
+
+  for (int s = 0; s < stages; ++s) {
+    const auto ring = g.copy<bf16>("ring" + std::to_string(s));
+    size_t wrong = 0;
+    for (size_t p = ids.size() - 128; p < ids.size(); ++p) {
+      float row[ops::kHeadDim];
+      ops::exact::read_kv_row(rings[static_cast<size_t>(s)].window, ops::RowFormat::v4, rows[p], row);
+      for (size_t c = 0; c < ops::kHeadDim; ++c) wrong += to_bf16(row[c]) != ring[p % 128 * ops::kHeadDim + c];
+    }
+    EXPECT_LE(wrong, exact ? 0u : 128u * ops::kHeadDim / 100) << "stage " << s;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, Draft, testing::Values("ref", "cpu"),
+                         [](const auto& i) { return std::string(i.param); });
+
+}  // namespace
+}  // namespace fathom::test
