@@ -9,6 +9,7 @@
 #include "ops/cpu/targets.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "hwy/cache_control.h"
 #include "hwy/contrib/math/math-inl.h"
 #include "ops/cpu/simd-inl.h"
 // clang-format on
@@ -64,14 +65,15 @@ HWY_INLINE hn::Vec<D4> sum_lanes(D d, hn::Vec<D> v0, hn::Vec<D> v1, hn::Vec<D> v
 }
 
 template <int M>
-HWY_NOINLINE void scores_tile(const float* HWY_RESTRICT q, const float* const* rows, float scale, float* s,
-                              int64_t pitch) {
+HWY_NOINLINE void scores_tile(const float* HWY_RESTRICT q, const float* const* rows, const float* const* next,
+                              float scale, float* s, int64_t pitch) {
   const DF d;
   VF acc[M][4];
 #pragma GCC unroll 8
   for (int m = 0; m < M; ++m) acc[m][0] = acc[m][1] = acc[m][2] = acc[m][3] = hn::Zero(d);
   const float *r0 = rows[0], *r1 = rows[1], *r2 = rows[2], *r3 = rows[3];
   for (int64_t i = 0; i < kHeadDim; i += kLanes) {
+    for (int k = 0; k < 4; ++k) hwy::Prefetch(next[k] + i);
     const auto k0 = hn::Load(d, r0 + i), k1 = hn::Load(d, r1 + i), k2 = hn::Load(d, r2 + i), k3 = hn::Load(d, r3 + i);
 #pragma GCC unroll 8
     for (int m = 0; m < M; ++m) {
@@ -93,12 +95,15 @@ HWY_NOINLINE void scores_tile(const float* HWY_RESTRICT q, const float* const* r
 void attention_scores(const float* q, int64_t heads, const float* const* rows, int64_t count, float scale, float* s,
                       int64_t pitch) {
   for (int64_t r = 0; r < count; r += 4) {
-    const float* four[4];
-    for (int64_t k = 0; k < 4; ++k) four[k] = rows[HWY_MIN(r + k, count - 1)];
+    const float *four[4], *next[4];
+    for (int64_t k = 0; k < 4; ++k) {
+      four[k] = rows[HWY_MIN(r + k, count - 1)];
+      next[k] = rows[HWY_MIN(r + 4 + k, count - 1)];
+    }
     int64_t h = 0;
-    for (; h + 4 <= heads; h += 4) scores_tile<4>(q + h * kHeadDim, four, scale, s + h * pitch + r, pitch);
-    for (; h + 2 <= heads; h += 2) scores_tile<2>(q + h * kHeadDim, four, scale, s + h * pitch + r, pitch);
-    for (; h < heads; ++h) scores_tile<1>(q + h * kHeadDim, four, scale, s + h * pitch + r, pitch);
+    for (; h + 4 <= heads; h += 4) scores_tile<4>(q + h * kHeadDim, four, next, scale, s + h * pitch + r, pitch);
+    for (; h + 2 <= heads; h += 2) scores_tile<2>(q + h * kHeadDim, four, next, scale, s + h * pitch + r, pitch);
+    for (; h < heads; ++h) scores_tile<1>(q + h * kHeadDim, four, next, scale, s + h * pitch + r, pitch);
   }
 }
 
