@@ -21,7 +21,8 @@ namespace {
 struct TraceOptions {
   std::vector<std::string> files, rules, explain;
   std::string json, markdown;
-  int64_t top = 15, width = 0;
+  int64_t top = 15, width = 0, batch = 1;
+  double target = 0;
 };
 
 constexpr int exit_partial = 3;
@@ -63,7 +64,7 @@ int run_trace(const TraceOptions& o) {
   std::vector<trace::Analysis> analyses;
   bool partial = false;
   for (const trace::Trace& t : traces) {
-    analyses.push_back(trace::analyse(t, rules));
+    analyses.push_back(trace::analyse(t, rules, {o.target, o.batch}));
     partial |= t.import.partial;
   }
   const bool to_stdout = o.json == "-";
@@ -100,6 +101,8 @@ Command trace_command() {
         p.option("--top", o->top, "Rows of the ranking", 1, 100000);
         p.option("--rules", o->rules, "File of category rules, tried before the built-in ones");
         p.option("--explain", o->explain, "Tell the category of this kernel name and the rule that decides");
+        p.option("--target", o->target, "Tokens per second wanted: what that takes is told", 0, 1e9);
+        p.option("--batch", o->batch, "Sequences that a step decodes (with --target)", 1, 1000000);
         p.option("--width", o->width, "Columns of the report; 0 takes the terminal's", 0, 1000);
         p.footer(
             "Exit status: 0 done, 1 not a trace or unreadable, 2 usage, 3 the file is damaged and the report PARTIAL.\n"

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "trace/categories.h"
+#include "trace/findings.h"
 #include "trace/model.h"
 #include "trace/ranking.h"
 #include "trace/steps.h"
@@ -31,8 +32,9 @@ struct Analysis {
   Ranking ranking;
   CategoryTable categories;
   StepAnalysis steps;
+  Diagnosis diagnosis;
 };
 
-Analysis analyse(const Trace& trace, const CategoryRules& rules);
+Analysis analyse(const Trace& trace, const CategoryRules& rules, const Goal& goal = {});
 
 }  // namespace fathom::trace

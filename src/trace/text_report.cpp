@@ -19,6 +19,7 @@ class TextWriter {
     lead();
     if (!a_.ranking.rows.empty()) {
       ranking();
+      diagnosis();
       categories();
       steps();
       devices();
@@ -91,15 +92,40 @@ class TextWriter {
   }
 
   void categories() {
-    title("Categories");
+    title("Categories, and the speed-up if one took no time at all");
     for (const CategoryRow& r : a_.categories.rows) {
-      const size_t room = width_ > 70 ? std::min<size_t>(width_ - 60, 40) : 10;
+      const size_t room = width_ > 78 ? std::min<size_t>(width_ - 68, 40) : 10;
       const auto bar = static_cast<size_t>(r.share * static_cast<double>(room) + 0.5);
       line(padded(a_.categories.categories[r.category].label, 19) + padded(milliseconds(r.total), 10, true) + " ms" +
-           padded(percent(r.share), 8, true) + padded(fmt::format("{}", r.calls), 8, true) + " calls  " +
-           std::string(bar, '#'));
+           padded(percent(r.share), 8, true) + padded(fmt::format("{}", r.calls), 8, true) + " calls" +
+           padded(speedup_text(a_.diagnosis.speedup(r.total)), 11, true) + "  " + std::string(bar, '#'));
     }
     line(fmt::format("Not matched by any rule (other): {} of kernel time", percent(a_.categories.other_share)));
+  }
+
+  std::string speedup_text(double x) const { return x >= 100 ? "over 100x" : fmt::format("{:.2f}x", x); }
+
+  void diagnosis() {
+    const Diagnosis& d = a_.diagnosis;
+    if (d.findings.empty()) return;
+    title(fmt::format("Findings (gains are of the {} that the GPU worked or waited inside steps; they overlap)",
+                      time_text(d.base)));
+    for (size_t i = 0; i < d.findings.size(); ++i) {
+      const Finding& f = d.findings[i];
+      paragraph(fmt::format("{}. {}.", i + 1, f.title), "   ");
+      if (f.ceiling > 0)
+        paragraph(fmt::format("   Gain about {} ({}), at most {} ({}). {}.", time_text(f.gain),
+                              speedup_text(d.speedup(f.gain)), time_text(f.ceiling), speedup_text(d.speedup(f.ceiling)),
+                              f.evidence),
+                  "   ");
+      else
+        paragraph("   " + f.evidence + ".", "   ");
+      if (!f.advice.empty()) paragraph("   Remedy: " + f.advice + ".", "   ");
+    }
+    if (d.unknown_launches > 0.005)
+      paragraph(fmt::format(
+          "Grid and block are not recorded for {} of kernel time: whether those kernels fill the SMs is unknown.",
+          percent(d.unknown_launches)));
   }
 
   void steps() {
