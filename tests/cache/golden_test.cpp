@@ -15,8 +15,9 @@ SafetensorsFile golden(const std::string& name) {
   return SafetensorsFile(source_dir() / "tests/golden" / (name + ".safetensors"));
 }
 
-/// The continuation by ref.py with correctly rounded exp and log1p (tests/reference/greedy_exact.py): the one an
-/// implementation that rounds in the same places must give on any machine.
+/// An entry of greedy_exact.json. For a prompt: the continuation by ref.py with correctly rounded exp and log1p
+/// (tests/reference/greedy_exact.py): the one an implementation that rounds in the same places must give on any
+/// machine.
 std::vector<int32_t> exact_greedy(const std::string& prompt) {
   const auto path = source_dir() / "tests/golden/greedy_exact.json";
   const std::string text = read_file(path);
@@ -91,6 +92,15 @@ TEST_P(Prompt, FastOpsContinueTheSameUpToANearTie) {
 
 INSTANTIATE_TEST_SUITE_P(Golden, Prompt, testing::Values("plain", "chat", "passage300", "passage1500"),
                          [](const auto& info) { return std::string(info.param); });
+
+TEST(Loss, OfALongPassageIsThatOfTheReference) {
+  const auto ids = golden("e2e_passage1500").copy<int32_t>("ids");
+  Runner run("cpu");
+  const auto rows = run.feed(run.cache.create(), ids, WantLogits::all);
+  double sum = 0;
+  for (size_t t = 0; t + 1 < ids.size(); ++t) sum += nll(rows[t].data(), rows[t].size(), ids[t + 1]);
+  EXPECT_NEAR(sum / static_cast<double>(ids.size() - 1), exact_greedy("nll_passage1500").at(0) * 1e-6, 0.01);
+}
 
 class Block : public testing::TestWithParam<const char*> {};
 
