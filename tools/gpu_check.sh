@@ -2,7 +2,7 @@
 # Checks and times the CUDA kernels on a machine with a GPU, in one command and at most eight minutes.
 #
 #   tools/gpu_check.sh pack [BUILD]   where it was built (BUILD: build/cuda): collects program, library and the shared
-#                                     libraries they need, stripped, in build/gpu_pack; carry that folder along
+#                                     libraries they need, stripped, into build/gpu_pack; carry that folder along
 #   tools/gpu_check.sh [FOLDER]       on the GPU machine: runs what lies in build/gpu_pack, prints a short table last;
 #                                     logs and JSON go to FOLDER (default $OUT, else build/gpu_check)
 #
@@ -16,20 +16,21 @@ pack=build/gpu_pack
 die() { printf 'gpu_check: %s\n' "$*" >&2; exit 1; }
 
 make_pack() {
-  local build=${1:-build/cuda} binary
+  local build=${1:-build/cuda} files=$pack/files binary
   for binary in "$build/bin/fathom" "$build/lib/libfathom_kernels.so"; do
     [ -f "$binary" ] || die "$binary is missing: build the targets fathom and fathom_kernels with FATHOM_CUDA=ON first"
   done
-  rm -rf "$pack" && mkdir -p "$pack/deps" || die "cannot write $pack"
-  strip --strip-debug -o "$pack/fathom" "$build/bin/fathom" || die "strip failed"
-  strip --strip-debug -o "$pack/libfathom_kernels.so" "$build/lib/libfathom_kernels.so" || die "strip failed"
+  rm -rf "$pack" && mkdir -p "$files/deps" || die "cannot write $pack"
+  strip --strip-debug -o "$files/fathom" "$build/bin/fathom" || die "strip failed"
+  strip --strip-debug -o "$files/libfathom_kernels.so" "$build/lib/libfathom_kernels.so" || die "strip failed"
   # What a bare Linux machine has stays behind: glibc, libstdc++, libgcc.
-  ldd "$pack/fathom" "$pack/libfathom_kernels.so" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
+  ldd "$files/fathom" "$files/libfathom_kernels.so" | awk '$2 == "=>" && $3 ~ /^\// {print $3}' | sort -u |
     grep -vE '/(libc|libm|libdl|librt|libpthread|libstdc\+\+|libgcc_s|ld-linux[^/]*)\.so' | while read -r library; do
-    cp -L "$library" "$pack/deps/" || exit 1
+    cp -L "$library" "$files/deps/" || exit 1
   done || die "cannot collect the shared libraries"
-  git rev-parse --short=12 HEAD >"$pack/commit" 2>/dev/null || echo unknown >"$pack/commit"
-  du -sh "$pack" | sed 's/\t/ in /'
+  git rev-parse --short=12 HEAD >"$files/commit" 2>/dev/null || echo unknown >"$files/commit"
+  tar -C "$files" -czf "$pack/pack.tar.gz" . && rm -rf "$files" || die "tar failed"
+  du -h "$pack/pack.tar.gz" | sed 's/\t/ in /'
 }
 
 case "${1-}" in
@@ -37,11 +38,12 @@ case "${1-}" in
   -h | --help) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
 esac
 
-[ -x "$pack/fathom" ] || die "$pack/fathom is missing: run 'tools/gpu_check.sh pack' where it was built and carry $pack"
+[ -f "$pack/pack.tar.gz" ] || die "$pack/pack.tar.gz is missing: run 'tools/gpu_check.sh pack' where it was built, carry $pack"
+unpacked=$(mktemp -d) && trap 'rm -rf "$unpacked"' EXIT && tar -C "$unpacked" -xzf "$pack/pack.tar.gz" || die "cannot unpack $pack"
 out=${1:-${OUT:-build/gpu_check}}
 mkdir -p "$out" || die "cannot write $out"
-export LD_LIBRARY_PATH=$PWD/$pack/deps${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-fathom=$PWD/$pack/fathom
+export LD_LIBRARY_PATH=$unpacked/deps${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+fathom=$unpacked/fathom
 begin=$SECONDS limit=${LIMIT_SECONDS:-470}
 failures=0 table=
 
@@ -67,7 +69,7 @@ step() {
   return "$status"
 }
 
-printf 'commit %s, %s\n' "$(cat "$pack/commit")" "$(date -u '+%Y-%m-%d %H:%M UTC')"
+printf 'commit %s, %s\n' "$(cat "$unpacked/commit")" "$(date -u '+%Y-%m-%d %H:%M UTC')"
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo "no nvidia-smi"
 "$fathom" kernels --json >"$out/list.json" || die "the program does not start here"
 read -r ops variants < <(python3 - "$out/list.json" <<'PYTHON'
@@ -99,11 +101,11 @@ else
   note "compute-sanitizer" "NOT RUN" 0 "not installed here"
 fi
 if python3 -c 'import torch' 2>/dev/null; then
-  step "python, torch float64" 90 python3 python/test_fathom_kernels.py --library "$PWD/$pack/libfathom_kernels.so"
+  step "python, torch float64" 90 python3 python/test_fathom_kernels.py --library "$unpacked/libfathom_kernels.so"
 else
   note "python, torch float64" "NOT RUN" 0 "torch is not installed here"
 fi
 
-printf '\n%s\ncommit %s, seed %s, %d s\n' "$table" "$(cat "$pack/commit")" "$seed" $((SECONDS - begin))
+printf '\n%s\ncommit %s, seed %s, %d s\n' "$table" "$(cat "$unpacked/commit")" "$seed" $((SECONDS - begin))
 [ "$failures" -eq 0 ] && echo "all steps passed" || echo "$failures steps FAILED"
 [ "$failures" -eq 0 ]

@@ -175,7 +175,7 @@ class Report {
     else
       fmt::print("{:>9.2f} {:>5.1f}% {:>8.1f} {:>8.3f} {:>9.2f} {:>7.1f}{}\n", s * 1e6, r.timing.spread * 100,
                  r.cost.bytes / s * 1e-9, r.cost.flops / s * 1e-12, r.floor * 1e6, s / r.floor,
-                 cold && !r.timing.beyond_cache ? "  (not past the cache: too little memory for copies)" : "");
+                 cold && !r.timing.beyond_cache ? "  (the copies fit the cache)" : "");
     std::fflush(stdout);
   }
 

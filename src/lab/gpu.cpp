@@ -94,6 +94,9 @@ void download(void* host, const void* device, size_t bytes) {
 void copy(void* to, const void* from, size_t bytes) {
   require(cudaMemcpy(to, from, bytes, cudaMemcpyDeviceToDevice), "cudaMemcpy on the device");
 }
+void copy_on(void* stream, void* to, const void* from, size_t bytes) {
+  require(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_of(stream)), "cudaMemcpyAsync");
+}
 void fill(void* device, int byte, size_t bytes) {
   if (bytes > 0) require(cudaMemset(device, byte, bytes), "cudaMemset");
 }

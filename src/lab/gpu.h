@@ -55,6 +55,8 @@ class Memory {
 void upload(void* device, const void* host, size_t bytes);
 void download(void* host, const void* device, size_t bytes);
 void copy(void* to, const void* from, size_t bytes);
+/// The same as work of a stream.
+void copy_on(void* stream, void* to, const void* from, size_t bytes);
 void fill(void* device, int byte, size_t bytes);
 /// Waits, and throws what went wrong in the kernels launched so far. `doing` names them in the message.
 void synchronize(const std::string& doing);

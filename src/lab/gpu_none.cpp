@@ -38,6 +38,9 @@ void download(void*, const void*, size_t) {
 void copy(void*, const void*, size_t) {
   refuse();
 }
+void copy_on(void*, void*, const void*, size_t) {
+  refuse();
+}
 void fill(void*, int, size_t) {
   refuse();
 }

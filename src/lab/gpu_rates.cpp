@@ -40,7 +40,9 @@ Rates measure_rates() {
     fill(from.data(), 0x5A, bytes);
     const double time = seconds(
         [&](void* stream) { launch_copy(from.data(), to.data(), static_cast<int64_t>(bytes / 16), sms, stream); });
-    rates.copy = 2.0 * static_cast<double>(bytes) / time;
+    // The driver's own copy is sometimes better tuned: the ceiling is the faster of the two.
+    const double driver = seconds([&](void* stream) { copy_on(stream, to.data(), from.data(), bytes); });
+    rates.copy = 2.0 * static_cast<double>(bytes) / std::min(time, driver);
   }
   const Memory scratch(4096);
   auto* out = reinterpret_cast<float*>(scratch.data());

@@ -71,9 +71,15 @@ Session::Session(Options options) : options_(std::move(options)), cpu_(cpu_targe
     fail("no GPU {} to plan as; known: {}", printable(options_.as), joined(names));
   }
   if (!has_gpu_) fail("planning as {} needs a GPU to run on: {}", options_.as, why);
+  pretended_ = {ops::Backend::cuda, as->compute_capability, as->sm_count, as->shared_bytes, as->l2_bytes};
   gpu_.device.compute_capability = std::min(gpu_.device.compute_capability, as->compute_capability);
   gpu_.device.sm_count = as->sm_count;
   gpu_.device.shared_bytes = std::min(gpu_.device.shared_bytes, as->shared_bytes);
+}
+
+bool Session::can_run(const Case& c, const Implementation& variant) const {
+  if (!variant.can_run(c.host_addresses(), target(variant).device)) return false;
+  return variant.backend == ops::Backend::cpu || options_.as.empty() || variant.can_run(c.host_addresses(), pretended_);
 }
 
 std::vector<std::string> Session::chosen(const OpCases& op) const {
@@ -100,7 +106,7 @@ void Session::check(const std::function<void(const CheckRow&)>& done) {
       std::optional<Expected> expected;
       for (CheckRow& row : rows) {
         const Implementation& variant = *c.find(row.variant);
-        if (!variant.can_run(c.host_addresses(), target(variant).device)) {
+        if (!can_run(c, variant)) {
           ++row.unsupported;
           continue;
         }
@@ -145,7 +151,7 @@ void Session::time_shape(const OpCases& op, std::string_view shape, int64_t batc
   if (c.cost.flops <= reference_flops) expected = expect(c);
   for (const auto& name : names) {
     const Implementation& variant = *c.find(name);
-    if (!variant.can_run(c.host_addresses(), target(variant).device)) continue;
+    if (!can_run(c, variant)) continue;
     for (Heat heat : {Heat::cold, Heat::warm}) {
       TimingRow row{c.op, name, std::string(shape), batch, c.shape, heat, {}, c.cost, 0, "", ""};
       row.floor = floor_seconds(c.cost, ceilings(variant.backend));

@@ -66,12 +66,15 @@ class Session {
  private:
   std::vector<std::string> chosen(const OpCases& op) const;
   const Target& target(const Implementation& variant) const;
+  /// On the device, and on the GPU that is planned for.
+  bool can_run(const Case& c, const Implementation& variant) const;
   void time_shape(const OpCases& op, std::string_view shape, int64_t batch, const std::vector<std::string>& names,
                   const std::function<void(const TimingRow&)>& done);
 
   Options options_;
   std::vector<const OpCases*> ops_;
   Target cpu_, gpu_;
+  ops::DeviceInfo pretended_;  // the GPU of Options::as
   bool has_gpu_ = false;
 };
 
