@@ -16,14 +16,14 @@ enum class Codec : int32_t {
 };
 
 /// Rows [0, rows) of N x K codes. Row n starts at codes + n * row_bytes, its scales at
-/// scale + (n + scale_offset) / scale_rows * scale_bytes.
+/// scale + ((n + scale_offset) >> scale_shift) * scale_bytes.
 struct Matrix {
   Codec codec = Codec::bf16;
   const uint8_t* codes = nullptr;
   int64_t row_bytes = 0;
   const uint8_t* scale = nullptr;
   int64_t scale_bytes = 0;
-  int64_t scale_rows = 1, scale_offset = 0;
+  int64_t scale_shift = 0, scale_offset = 0;
   float global = 1;
   int64_t rows = 0, columns = 0;
 };
@@ -54,7 +54,7 @@ inline Matrix matrix(const Fp8Weight& w, int64_t first = 0, int64_t rows = -1) {
   m.row_bytes = w.codes.stride[0];
   m.scale = reinterpret_cast<const uint8_t*>(w.scale.data);
   m.scale_bytes = w.scale.stride[0];
-  m.scale_rows = 128, m.scale_offset = first;
+  m.scale_shift = 7, m.scale_offset = first;
   m.rows = rows < 0 ? w.codes.size[0] - first : rows, m.columns = w.codes.size[1];
   return m;
 }
@@ -66,7 +66,7 @@ inline Matrix matrix(const ExpertWeight& w, int64_t expert) {
   m.row_bytes = w.code_row_bytes();
   m.scale = reinterpret_cast<const uint8_t*>(w.scale + expert * w.scale_stride);
   m.scale_bytes = w.scale_columns();
-  m.scale_rows = w.format == ExpertFormat::fp8 ? 128 : 1;
+  m.scale_shift = w.format == ExpertFormat::fp8 ? 7 : 0;
   m.global = w.format == ExpertFormat::nvfp4 ? w.global_scale[expert] : 1.0f;
   m.rows = w.rows, m.columns = w.columns;
   return m;

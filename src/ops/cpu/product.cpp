@@ -47,7 +47,7 @@ inline RowGroup row_group(const Matrix& w, int64_t first) {
   for (int64_t r = 0; r < kGroup; ++r) {
     const int64_t n = std::min(first + r, w.rows - 1);
     g.codes[r] = w.codes + n * w.row_bytes;
-    g.scale[r] = w.scale ? w.scale + (n + w.scale_offset) / w.scale_rows * w.scale_bytes : nullptr;
+    g.scale[r] = w.scale ? w.scale + ((n + w.scale_offset) >> w.scale_shift) * w.scale_bytes : nullptr;
   }
   return g;
 }
@@ -203,8 +203,9 @@ HWY_NOINLINE void tile(const float* HWY_RESTRICT panel, int64_t panel_pitch, con
   }
 }
 
-/// One row of x: weights go from codes to sums in registers.
-template <Codec C, int G>
+/// One row of x: weights go from codes to sums in registers. kPlain (fp8): x has the scales of the rows already, and
+/// the factor 256 of the codes; products are the same numbers, since scales are powers of two.
+template <Codec C, int G, bool kPlain>
 HWY_NOINLINE void single_row(const RowGroup* groups, int64_t columns, const float* HWY_RESTRICT x, float* y) {
   constexpr int64_t kChunk = chunk_columns(C), kVectors = kChunk / 4;
   const DF d;
@@ -215,7 +216,7 @@ HWY_NOINLINE void single_row(const RowGroup* groups, int64_t columns, const floa
     for (int i = 0; i < 4 * G; ++i) acc[i] = hn::Zero(d);
     for (int64_t block = begin; block < end; block += 128) {
       Scales<C> scales[G];
-      if constexpr (has_scale<C>())
+      if constexpr (has_scale<C>() && !kPlain)
         for (int g = 0; g < G; ++g) scales[g].load(groups[g], block);
       const int64_t chunks = (std::min(end, block + 128) - block + kChunk - 1) / kChunk;
       for (int64_t chunk = 0; chunk < chunks; ++chunk) {
@@ -230,7 +231,11 @@ HWY_NOINLINE void single_row(const RowGroup* groups, int64_t columns, const floa
           const auto codes =
               HWY_LIKELY(bytes >= 16) ? load_rows(rows, i % 4, offset) : load_rows_tail(rows, i % 4, offset, bytes);
           VF w[kVectors];
-          decode_chunk<C>(codes, scales[i / 4], i % 4, chunk, w);
+          if constexpr (kPlain) {
+            decode_e4m3_plain(d, pair_columns(codes), w);
+          } else {
+            decode_chunk<C>(codes, scales[i / 4], i % 4, chunk, w);
+          }
 #pragma GCC unroll 8
           for (int64_t k = 0; k < kVectors; ++k) acc[i] = hn::MulAdd(xv[k], w[k], acc[i]);
         }
@@ -287,7 +292,7 @@ template <Codec C, int G>
 void multiply_groups(const RowGroup* groups, int64_t columns, const float* const* x, int64_t m, float* y,
                      int64_t y_pitch) {
   if (m == 1) {
-    single_row<C, G>(groups, columns, x[0], y);
+    single_row<C, G, false>(groups, columns, x[0], y);
   } else {
     auto* panel = reinterpret_cast<float*>(cpu::thread_scratch<PanelScratch>(sizeof(float) * G * kDepth * kGroup));
     for (int64_t begin = 0; begin < columns; begin += kDepth) {
@@ -303,6 +308,38 @@ void multiply_groups(const RowGroup* groups, int64_t columns, const float* const
         float* at = y + r * y_pitch + n;
         hn::StoreU(hn::Mul(hn::LoadU(d, at), hn::Set(d, groups[n / kGroup].global)), d, at);
       }
+  }
+}
+
+struct ScaledScratch;
+
+/// fp8 rows [n0, n1) for one row of x, in runs of rows that share their scales.
+void multiply_fp8_row(const Matrix& w, int64_t n0, int64_t n1, const float* x, float* y) {
+  const DF d;
+  auto* scaled = reinterpret_cast<float*>(
+      cpu::thread_scratch<ScaledScratch>(static_cast<size_t>(cpu::x_pitch(w.columns)) * sizeof(float)));
+  for (int64_t n = n0; n < n1;) {
+    const int64_t scale_row = (n + w.scale_offset) >> 7;
+    const int64_t end = std::min(n1, (((scale_row + 1) << 7) - w.scale_offset - n0) / kGroup * kGroup + n0);
+    if (end <= n) {  // a group that lies across two rows of scales
+      const RowGroup one = row_group(w, n);
+      single_row<Codec::fp8, 1, false>(&one, w.columns, x, y + n - n0);
+      n += kGroup;
+      continue;
+    }
+    for (int64_t k = 0; k < w.columns; k += 128) {
+      const auto s = hn::Set(d, to_float(e8m0{w.scale[scale_row * w.scale_bytes + k / 128]}) * kE4m3Unit);
+      for (int64_t i = k; i < std::min(k + 128, w.columns); i += kLanes)
+        hn::Store(hn::Mul(hn::LoadU(d, x + i), s), d, scaled + i);
+    }
+    for (; n + kGroup < end; n += 2 * kGroup) {
+      const RowGroup two[2] = {row_group(w, n), row_group(w, n + kGroup)};
+      single_row<Codec::fp8, 2, true>(two, w.columns, scaled, y + n - n0);
+    }
+    for (; n < end; n += kGroup) {
+      const RowGroup one = row_group(w, n);
+      single_row<Codec::fp8, 1, true>(&one, w.columns, scaled, y + n - n0);
+    }
   }
 }
 
@@ -323,6 +360,7 @@ void multiply_as(const Matrix& w, int64_t n0, int64_t n1, const float* const* x,
 /// whole groups; n0 is a multiple of kGroup.
 void multiply(const Matrix& w, int64_t n0, int64_t n1, const float* const* x, int64_t m, float* y, int64_t y_pitch) {
   if (m <= 0) return;
+  if (m == 1 && w.codec == Codec::fp8) return multiply_fp8_row(w, n0, n1, x[0], y);
   switch (w.codec) {
     case Codec::f32:
       return multiply_as<Codec::f32>(w, n0, n1, x, m, y, y_pitch);

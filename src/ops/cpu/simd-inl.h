@@ -103,10 +103,10 @@ HWY_INLINE void store_bf16(D d, hn::Vec<D> v, bf16* p) {
 
 inline constexpr float kE4m3Unit = 256.0f;  // e4m3 bits moved into an fp16 read as value / 256
 
-/// 4N e4m3 codes (codes of a block: 8 columns, then 8 more, see `pair_columns`) -> four vectors, times scale / 256.
-/// Every finite code is exact, subnormals included, without an fp32 subnormal on the way; a NaN code reads as 480.
+/// 4N e4m3 codes (codes of a block: 8 columns, then 8 more, see `pair_columns`) -> four vectors of values / 256. Every
+/// finite code is exact, subnormals included, without an fp32 subnormal on the way; a NaN code reads as 480.
 template <class D>
-HWY_INLINE void decode_e4m3(D d, hn::Vec<U8<D>> codes, hn::Vec<D> scale, hn::Vec<D>* out) {
+HWY_INLINE void decode_e4m3_plain(D d, hn::Vec<U8<D>> codes, hn::Vec<D>* out) {
   const hn::Repartition<int16_t, D> di;
   const hn::Rebind<hwy::float16_t, D> dh;
   const hn::Repartition<hwy::float16_t, D> dhh;
@@ -114,10 +114,17 @@ HWY_INLINE void decode_e4m3(D d, hn::Vec<U8<D>> codes, hn::Vec<D> scale, hn::Vec
   const auto mask = hn::Set(di, static_cast<int16_t>(0xBF80));
   const auto even = hn::BitCast(dhh, hn::And(hn::ShiftRight<1>(hn::ShiftLeft<8>(pairs)), mask));
   const auto odd = hn::BitCast(dhh, hn::And(hn::ShiftRight<1>(pairs), mask));
-  out[0] = hn::Mul(hn::PromoteTo(d, hn::LowerHalf(dh, even)), scale);
-  out[1] = hn::Mul(hn::PromoteTo(d, hn::LowerHalf(dh, odd)), scale);
-  out[2] = hn::Mul(hn::PromoteTo(d, hn::UpperHalf(dh, even)), scale);
-  out[3] = hn::Mul(hn::PromoteTo(d, hn::UpperHalf(dh, odd)), scale);
+  out[0] = hn::PromoteTo(d, hn::LowerHalf(dh, even));
+  out[1] = hn::PromoteTo(d, hn::LowerHalf(dh, odd));
+  out[2] = hn::PromoteTo(d, hn::UpperHalf(dh, even));
+  out[3] = hn::PromoteTo(d, hn::UpperHalf(dh, odd));
+}
+
+/// The same times a scale that includes the factor 256.
+template <class D>
+HWY_INLINE void decode_e4m3(D d, hn::Vec<U8<D>> codes, hn::Vec<D> scale, hn::Vec<D>* out) {
+  decode_e4m3_plain(d, codes, out);
+  for (int i = 0; i < 4; ++i) out[i] = hn::Mul(out[i], scale);
 }
 
 /// Moves the first eight bytes of every block to the lower half of the vector, the other eight to the upper half.
