@@ -128,7 +128,7 @@ Outcome generate(const Flags& f, const LoadedModel& m, Recorder& recorder, std::
          m.config().max_positions);
   Engine engine(m.config(), m.weights, options, &recorder);
   TextStream text(m.tokenizer, {f.chat, !f.think.empty(), f.stop});
-  Printer printer(f.json || f.quiet);
+  Printer printer(f.json);
 
   GenerationRequest request;
   request.prompt = std::move(prompt);

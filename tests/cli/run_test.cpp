@@ -94,6 +94,21 @@ TEST(Run, ProfileIsATraceOfEveryStep) {
   for (const auto& entry : std::filesystem::directory_iterator(folder.path())) EXPECT_EQ(entry.path(), path);
 }
 
+TEST(Run, QuietLeavesOutTheReportAndKeepsTheText) {
+  const Finished done = run(chat(fairy(), {"--quiet"}));
+  EXPECT_EQ(done.status, 0);
+  EXPECT_EQ(done.err, "");
+  EXPECT_EQ(done.out, run(chat(fairy())).out);
+}
+
+TEST(Run, DoesNotDependOnTheNumberOfThreads) {
+  const auto with = [](const char* threads) {
+    return run({"run", fairy(), "Once upon a time", "-n", "24", "--temperature", "0", "--threads", threads}).out;
+  };
+  EXPECT_EQ(with("1"), with("2"));
+  EXPECT_EQ(with("1"), with("5"));
+}
+
 TEST(Run, StatsRankTheOperations) {
   const Finished done = run(chat(fairy(), {"--stats"}));
   ASSERT_EQ(done.status, 0) << done.err;
