@@ -1,7 +1,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
-#include "formats/weight_format.h"
+#include "formats/inventory.h"
 #include "model/weights.h"
 
 namespace fathom {
@@ -33,11 +33,7 @@ class Loader {
 
   void copy_to(const TensorInfo& tensor, std::byte* to) {
     const auto bytes = checkpoint_.bytes(tensor);
-    if (tensor.dtype == DType::f8_e8m0 || tensor.name.ends_with("weight_scale") ||
-        tensor.name.ends_with("weight_scale_2"))
-      check_scales(tensor, bytes);
-    else if (tensor.dtype != DType::i8 && tensor.dtype != DType::u8)
-      check_finite(tensor, bytes);
+    check_values(config_, tensor, bytes);
     memory_.upload(to, bytes);
     checkpoint_.release(tensor);
     done_ += tensor.bytes;
@@ -97,7 +93,7 @@ class Loader {
   /// tid2eid is stored as I64; ops take int32.
   View<const int32_t, 2> expert_table(const std::string& name) {
     const TensorInfo& t = checkpoint_.info(name);
-    check_ids(t, checkpoint_.bytes(t), config_.num_experts);
+    check_values(config_, t, checkpoint_.bytes(t));
     const auto wide = checkpoint_.copy<int64_t>(name);
     const std::vector<int32_t> ids(wide.begin(), wide.end());
     std::byte* to = memory_.allocate(ids.size() * sizeof(int32_t));
@@ -130,7 +126,7 @@ class Loader {
       copy_to(checkpoint_.info(name(e, scale_part)), scale + e * w.scale_stride);
       if (w.format != ops::ExpertFormat::nvfp4) continue;
       const TensorInfo& factor = checkpoint_.info(name(e, "weight_scale_2"));
-      check_scales(factor, checkpoint_.bytes(factor));
+      check_values(config_, factor, checkpoint_.bytes(factor));
       global.push_back(checkpoint_.copy<float>(factor.name).at(0));
     }
     if (!global.empty()) {

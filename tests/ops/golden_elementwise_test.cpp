@@ -1,6 +1,6 @@
 // Golden vectors of quantisers, norms, RoPE, residual mixing, query, head pieces: every CPU variant against ref.py.
-#include "ops/golden.h"
 #include "ops/exact_rows.h"
+#include "ops/golden.h"
 #include "ops/ops.h"
 
 namespace fathom::test {
@@ -8,7 +8,9 @@ namespace {
 
 using namespace ops;  // NOLINT: test code speaks of nothing else
 
-std::vector<float> fairy_frequencies(const char* table) { return Golden("unit_rope").t.get<float>(std::string(table) + ".freqs"); }
+std::vector<float> fairy_frequencies(const char* table) {
+  return Golden("unit_rope").t.get<float>(std::string(table) + ".freqs");
+}
 
 TEST(Golden, QuantiseGivesTheCodesAndScales) {
   Golden g("unit_act_quant");
@@ -17,7 +19,8 @@ TEST(Golden, QuantiseGivesTheCodesAndScales) {
     std::vector<e4m3> codes(static_cast<size_t>(x.count()), e4m3{0xAA});
     std::vector<e8m0> scale(static_cast<size_t>(x.count() / 128), e8m0{0xAA});
     QuantizeArgs a;
-    a.x = x, a.codes = View(codes.data(), x.size[0], x.size[1]), a.scale = View(scale.data(), x.size[0], x.size[1] / 128);
+    a.x = x, a.codes = View(codes.data(), x.size[0], x.size[1]),
+    a.scale = View(scale.data(), x.size[0], x.size[1] / 128);
     run(*v, a);
     EXPECT_EQ(codes, g.t.get<e4m3>("codes")) << v->name;
     EXPECT_EQ(scale, g.t.get<e8m0>("scale")) << v->name;
@@ -80,7 +83,8 @@ TEST(Golden, RopeAtLowAndVeryHighPositionsBothWays) {
       for (int64_t t = 0; t < x.size[0]; ++t) {
         auto row = exact::widen(x[t]);
         exact::rope(row, position(t), freq, inverse);
-        for (size_t i = 0; i < row.size(); ++i) ASSERT_EQ(to_bf16(row[i]), want(t, i)) << table << ' ' << inverse << ' ' << t;
+        for (size_t i = 0; i < row.size(); ++i)
+          ASSERT_EQ(to_bf16(row[i]), want(t, i)) << table << ' ' << inverse << ' ' << t;
       }
     }
   }
@@ -112,7 +116,8 @@ TEST(Golden, ResidualMixPreAndPost) {
     a.fn = w.mat<float>("layers.1.hc_attn_fn"), a.scale = w.vec<float>("layers.1.hc_attn_scale");
     a.base = w.vec<float>("layers.1.hc_attn_base"), a.norm = View<const bf16, 1>(ones.data(), d);
     a.next_post = View(post.data(), tokens, 4), a.next_comb = View(comb.data(), tokens, 4, 4);
-    a.x = View(y.data(), tokens, d), a.x_codes = View(codes.data(), tokens, d), a.x_scale = View(scale.data(), tokens, d / 128);
+    a.x = View(y.data(), tokens, d), a.x_codes = View(codes.data(), tokens, d),
+    a.x_scale = View(scale.data(), tokens, d / 128);
     run(*v, a);
     for (size_t i = 0; i < post.size(); ++i) EXPECT_NEAR(post[i], g.t.get<float>("post")[i], 1e-6) << v->name;
     for (size_t i = 0; i < comb.size(); ++i) EXPECT_NEAR(comb[i], g.t.get<float>("comb")[i], 2e-6) << v->name;
@@ -125,6 +130,38 @@ TEST(Golden, ResidualMixPreAndPost) {
     run(*v, b);
     const auto match = compare(streams.data(), g.t.vec<bf16>("joined"));
     EXPECT_LE(match.worst_ulps, v->name == "ref" ? 0 : 1) << v->name;
+  }
+}
+
+TEST(Golden, HeadMixesTheStreamsAndMultipliesTheHeadMatrix) {
+  Golden g("unit_hc");
+  Tensors<Checkpoint> w(fairy());
+  const auto x = g.t.cube<bf16>("x");
+  const int64_t tokens = x.size[0], d = x.size[2], vocab = fairy().config().vocab_size;
+  std::vector<int32_t> rows(static_cast<size_t>(tokens));
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<int32_t>(i);
+  for (const auto* v : cpu_variants(head_variants())) {
+    std::vector<bf16> hidden(static_cast<size_t>(tokens * d)), normed(hidden.size());
+    std::vector<float> logits(static_cast<size_t>(tokens * vocab), NAN);
+    HeadArgs a;
+    a.streams = x, a.rows = View<const int32_t, 1>(rows.data(), tokens);
+    a.fn = w.mat<float>("hc_head_fn"), a.scale = w.vec<float>("hc_head_scale"), a.base = w.vec<float>("hc_head_base");
+    a.norm = w.vec<bf16>("norm.weight"), a.weight = w.mat<bf16>("head.weight");
+    a.hidden = View(hidden.data(), tokens, d), a.normed = View(normed.data(), tokens, d);
+    a.logits = View(logits.data(), tokens, vocab);
+    run(*v, a);
+    EXPECT_LE(compare(hidden.data(), g.t.vec<bf16>("head")).worst_ulps, v->name == "ref" ? 0 : 1) << v->name;
+    // The product, against a plain sum over the variant's own normed rows.
+    for (int64_t t = 0; t < tokens; ++t) {
+      for (int64_t n = 0; n < vocab; n += 97) {
+        double sum = 0, size = 0;
+        for (int64_t i = 0; i < d; ++i) {
+          const double product = double{to_float(a.normed(t, i))} * double{to_float(a.weight(n, i))};
+          sum += product, size += std::abs(product);
+        }
+        ASSERT_NEAR(a.logits(t, n), sum, 1e-6 * size + 1e-6) << v->name << " token " << t << " row " << n;
+      }
+    }
   }
 }
 
