@@ -98,6 +98,51 @@ void load_matrices_transposed(uint32_t (&r)[4], const void* row) {
     r[i] = matrix_value(rows, i, 2 * t, g) | static_cast<uint32_t>(matrix_value(rows, i, 2 * t + 1, g)) << 16;
 }
 
+namespace {
+
+uint16_t swizzled(const std::byte* at) {
+  const auto address = reinterpret_cast<uintptr_t>(at);
+  uint16_t v;
+  std::memcpy(&v, reinterpret_cast<const std::byte*>(address ^ ((address >> 7 & 7) << 4)), 2);
+  return v;
+}
+
+template <float (*kHalf)(uint32_t, int), bool kColumnsLong, int kCount>
+void multiply_warpgroup(float (&d)[kCount], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+  const int thread = thread_index() % kWarpgroup, g = thread % 32 / 4, t = thread % 4;
+  for (int i = 0; i < kCount; ++i) {
+    const int row = thread / 32 * 16 + g + (i & 2) * 4, column = i / 4 * 8 + 2 * t + (i & 1);
+    float sum = add ? d[i] : 0;
+    for (int k = 0; k < 16; ++k) {
+      const uint32_t x = swizzled(a.start + row / 8 * a.stride + row % 8 * 128 + 2 * k);
+      const uint32_t y = kColumnsLong ? swizzled(b.start + column / 64 * b.leading + k / 8 * b.stride + k % 8 * 128 +
+                                                 column % 64 * 2)
+                                      : swizzled(b.start + column / 8 * b.stride + column % 8 * 128 + 2 * k);
+      sum += kHalf(x, 0) * kHalf(y, 0);
+    }
+    d[i] = sum;
+  }
+}
+
+}  // namespace
+
+void multiply_64_f16(float (&d)[32], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+  multiply_warpgroup<f16_of, false>(d, a, b, add);
+}
+void multiply_64_bf16(float (&d)[32], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+  multiply_warpgroup<half_of, false>(d, a, b, add);
+}
+void multiply_256_f16(float (&d)[128], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+  multiply_warpgroup<f16_of, true>(d, a, b, add);
+}
+void multiply_256_bf16(float (&d)[128], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+  multiply_warpgroup<half_of, true>(d, a, b, add);
+}
+uint32_t e4m3_pair_to_f16x2(uint32_t codes) {
+  return f16_bits(to_float(e4m3{static_cast<uint8_t>(codes)})) |
+         f16_bits(to_float(e4m3{static_cast<uint8_t>(codes >> 8)})) << 16;
+}
+
 namespace emulator {
 namespace {
 
@@ -117,7 +162,9 @@ std::vector<std::unique_ptr<Block>> make_blocks(int x, int y, int z, int threads
   for (int i = 0; i < x * y * z; ++i) {
     auto b = std::make_unique<Block>();
     b->x = i % x, b->y = i / x % y, b->z = i / x / y;
-    b->shared.assign(shared_bytes, std::byte{0xFF});
+    b->memory.assign(shared_bytes + 1024, std::byte{0xFF});
+    const auto start = reinterpret_cast<uintptr_t>(b->memory.data());
+    b->shared = b->memory.data() + ((start + 1023) / 1024 * 1024 - start);
     b->fibers = std::vector<Fiber>(threads);
     b->warps.resize(threads / 32);
     if (cluster) {

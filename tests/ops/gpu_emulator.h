@@ -67,7 +67,8 @@ struct Block {
   std::vector<Fiber> fibers;
   std::vector<WarpExchange> warps;
   Barrier barrier;
-  std::vector<std::byte> shared;
+  std::vector<std::byte> memory;
+  std::byte* shared = nullptr;  // 1024-byte aligned, inside `memory`
   struct Cluster* cluster = nullptr;
 };
 
@@ -116,7 +117,7 @@ inline const uint64_t (&exchange(const uint64_t* words, int count))[32][8] {
 }
 
 inline void entry() {
-  machine().program(self().block->shared.data());
+  machine().program(self().block->shared);
   self().done = true;
   yield();
 }
@@ -231,6 +232,7 @@ void copy_async_wait() {
     }
 }
 
+inline Float4 load_once(const Float4* p) { return *p; }
 inline Float4 load_l2(const Float4* p) {
   return *p;
 }
@@ -256,6 +258,7 @@ inline void atomic_and(uint64_t* p, uint64_t v) {
   *p &= v;
 }
 inline void fence() {}
+inline int lowest_bit(uint32_t v) { return std::countr_zero(v); }
 inline int64_t cycles() {
   return ++emulator::machine().clock;
 }
@@ -270,9 +273,45 @@ inline void sync_cluster() {
 template <typename T>
 T* in_cluster_block(T* p, int rank) {
   emulator::Block& own = *emulator::self().block;
-  const auto offset = reinterpret_cast<std::byte*>(p) - own.shared.data();
-  return reinterpret_cast<T*>(own.cluster->blocks[rank]->shared.data() + offset);
+  const auto offset = reinterpret_cast<std::byte*>(p) - own.shared;
+  return reinterpret_cast<T*>(own.cluster->blocks[rank]->shared + offset);
 }
+/// Descriptors hold a host address here; products run at once, each thread computing its own part.
+inline constexpr int kWarpgroup = 128;
+struct MatrixDescriptor {
+  const std::byte* start;
+  int leading, stride;
+};
+inline MatrixDescriptor describe_matrix(const void* p, int leading, int stride) {
+  return {static_cast<const std::byte*>(p), leading, stride};
+}
+void multiply_64_f16(float (&d)[32], MatrixDescriptor a, MatrixDescriptor b, bool add);
+void multiply_64_bf16(float (&d)[32], MatrixDescriptor a, MatrixDescriptor b, bool add);
+void multiply_256_f16(float (&d)[128], MatrixDescriptor a, MatrixDescriptor b, bool add);
+void multiply_256_bf16(float (&d)[128], MatrixDescriptor a, MatrixDescriptor b, bool add);
+inline void multiply_begin() {}
+inline void multiply_end() {}
+inline void publish_to_products() {}
+template <int kRegisters>
+void take_registers() {}
+template <int kRegisters>
+void give_registers() {}
+
+struct Phases {
+  int16_t count, pending;
+  int32_t phase;
+};
+inline void init_phases(Phases* b, int arrivals) {
+  *b = {static_cast<int16_t>(arrivals), static_cast<int16_t>(arrivals), 0};
+}
+inline void arrive(Phases* b) {
+  if (--b->pending == 0) b->pending = b->count, ++b->phase;
+}
+inline void await(Phases* b, int phase) {
+  while ((b->phase & 1) == (phase & 1)) emulator::yield();
+}
+uint32_t e4m3_pair_to_f16x2(uint32_t codes);
+
 inline void wait_for_previous_kernel() {}
 inline void let_next_kernel_start() {}
 

@@ -8,6 +8,7 @@
 #include "ops/gpu_emulator.h"
 #include "ops/sparse_attention/decode_kernel.cuh"
 #include "ops/sparse_attention/decode_pack.h"
+#include "ops/sparse_attention/decode_wide.cuh"
 #include "ops/sparse_attention_case.h"
 
 namespace fathom::ops {
@@ -44,6 +45,23 @@ void run_emulated(SparseCase& c, const Run& run, std::vector<uint64_t>& arrivals
                                else
                                  sparse_decode::decode_block<G, false>(p, shared);
                              });
+}
+
+/// The warpgroup kernel.
+struct Wide : sparse_decode::wide::Layout {};
+
+template <>
+void run_emulated<Wide>(SparseCase& c, const Run& run, std::vector<uint64_t>& arrivals) {
+  Params p = sparse_decode::pack(c.args());
+  const int groups = (c.shape.heads + Wide::kHeads - 1) / Wide::kHeads;
+  const size_t units = static_cast<size_t>(c.shape.tokens) * groups;
+  arrivals.resize(units);
+  std::vector<float> state(units * run.splits * Wide::kHeads * 2, NAN);
+  std::vector<float> partial(units * run.splits * Wide::kQuads * 4, NAN);
+  p.arrivals = arrivals.data(), p.state = state.data(), p.partial = partial.data(), p.patience = run.patience;
+  device::emulator::run_grid(run.splits, groups, c.shape.tokens, sparse_decode::wide::kBlockThreads, Wide::kSharedBytes,
+                             false, run.seed,
+                             [&](std::byte* shared) { sparse_decode::wide::wide_block(p, shared); });
 }
 
 template <typename G>
@@ -157,6 +175,22 @@ TEST(SparseDecodeEmulated, DefinesEmptyMaskedAndSingleRows) {
   expect_right<V4Small>(s, {4, false, 1 << 30, 10}, "all masked");
   s.masked = 0.95, s.codes = true;
   expect_right<V4Small>(s, {4, true, 0, 11}, "nearly all masked");
+}
+
+TEST(SparseDecodeEmulated, WarpgroupKernelMatchesFloat64) {
+  SparseCaseShape s;
+  s.heads = 64, s.window_most = 40, s.extra_most = 200, s.masked = 0.1, s.rotate = false;
+  expect_right<Wide>(s, {1}, "alone");
+  s.rotate = true, s.codes = true;
+  expect_right<Wide>(s, {3, false, 1 << 30, 21}, "memory");
+  s.tokens = 3, s.heads = 72, s.window_length = {0, 1, 40}, s.extra_length = {0, 0, 130};
+  expect_right<Wide>(s, {2, false, 0, 22}, "ragged");
+}
+
+TEST(SparseDecodeEmulated, WarpgroupKernelFallsBackToBf16) {
+  SparseCaseShape s;
+  s.heads = 64, s.window_most = 40, s.extra_most = 150, s.query_scale = 1e-2, s.largest_scale = 140;
+  expect_right<Wide>(s, {2, false, 1 << 30, 23}, "large scales");
 }
 
 TEST(SparseDecodeEmulated, HandlesPeakedScoresAndLargeScales) {

@@ -211,16 +211,30 @@ std::vector<Plan> grid_of_plans(const BenchShape& s, const ops::DeviceInfo& devi
       if (splits > 1 && load > 4.2) continue;
       if (load < 0.1 && splits < std::min(16, tiles)) continue;
       const bool resident = load <= (heads == 16 ? 2 : 1);
-      plans.push_back({heads, splits, false, resident ? 40000 : 0});
-      if (device.compute_capability == 90 && splits > 1 && splits <= 16) plans.push_back({heads, splits, true, 0});
+      plans.push_back({heads, splits, false, false, false, resident ? 40000 : 0});
+      if (device.compute_capability >= 90) plans.push_back({heads, splits, false, false, true, resident ? 40000 : 0});
+      if (device.compute_capability == 90 && splits > 1 && splits <= 16 && heads < 64)
+        plans.push_back({heads, splits, true});
     }
+  }
+  if (device.compute_capability != 90 || s.heads <= 16) return plans;
+  const int wide_tiles = (s.window + s.extra + 63) / 64, wide_units = s.tokens * ((s.heads + 63) / 64);
+  for (int splits = 1; splits <= std::min(32, wide_tiles); ++splits) {
+    const int each = (wide_tiles + splits - 1) / splits, blocks = wide_units * splits;
+    if ((wide_tiles + each - 1) / each != splits || (splits > 1 && blocks > 3 * device.sm_count)) continue;
+    for (bool overlap : {false, true})
+      plans.push_back({64, splits, false, true, overlap, blocks <= device.sm_count ? 40000 : 0});
   }
   return plans;
 }
 
 std::string text_of(const Plan& p) {
   char text[64];
-  std::snprintf(text, sizeof(text), "%dx%d%s", p.block_heads, p.splits, p.cluster ? "c" : "");
+  std::snprintf(text, sizeof(text), "%dx%d%s%s", p.block_heads, p.splits,
+                p.cluster ? "c"
+                : p.wide  ? "w"
+                          : "",
+                p.overlap ? "o" : "");
   return text;
 }
 
@@ -233,7 +247,7 @@ void bench_attention(const ops::DeviceInfo& device, bool all_plans) {
               device.compute_capability);
   const Inputs in(64);
   std::string table =
-      "shape            floor  must  goal | portable  plan    | cluster  plan    | chosen        warm | GB/s TFLOP/s\n";
+      "shape            floor  must  goal | portable  plan    | sm90     plan    | chosen        warm | GB/s TFLOP/s\n";
   for (const BenchShape& s : kShapes) {
     const Rotation cold(s, in, false), warm(s, in, true);
     std::pair<double, Plan> best[2] = {{1e30, {}}, {1e30, {}}};
@@ -241,7 +255,8 @@ void bench_attention(const ops::DeviceInfo& device, bool all_plans) {
       for (const Plan& plan : grid_of_plans(s, device)) {
         const double us = time_plan(w, cold, device, plan, 5);
         std::printf("plan %-16s %-8s %8.2f us\n", s.name, text_of(plan).c_str(), us);
-        if (us > 0 && us < best[plan.cluster].first) best[plan.cluster] = {us, plan};
+        if (us > 0 && us < best[plan.cluster || plan.wide || plan.overlap].first)
+          best[plan.cluster || plan.wide || plan.overlap] = {us, plan};
       }
     const Plan chosen = ops::sparse_decode::choose_plan(cold.sets[0], device, false);
     const Plan chosen_cluster = ops::sparse_decode::choose_plan(cold.sets[0], device, true);
@@ -266,14 +281,15 @@ void bench_attention(const ops::DeviceInfo& device, bool all_plans) {
   std::fflush(stdout);
 }
 
-void profile_attention(const ops::DeviceInfo& device, int tokens, int extra, int block_heads, int splits, bool cluster) {
+void profile_attention(const ops::DeviceInfo& device, int tokens, int extra, int block_heads, int splits, int kind) {
   Workplace w;
   const Inputs in(64);
   const BenchShape shape{"profile", tokens, 128, extra, 1, 0, 0};
   const Rotation r(shape, in, false);
   for (size_t i = 0; i < std::min<size_t>(r.sets.size(), 4); ++i)
-    ops::sparse_decode::run_plan(r.sets[i], {device, w.memory.data(), w.stream},
-                                 {block_heads, splits, cluster, cluster || splits == 1 ? 0 : 40000});
+    ops::sparse_decode::run_plan(
+        r.sets[i], {device, w.memory.data(), w.stream},
+        {block_heads, splits, kind == 1, kind == 2, false, kind == 1 || splits == 1 ? 0 : 40000});
   check(cudaStreamSynchronize(w.stream), "run");
 }
 

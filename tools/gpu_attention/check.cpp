@@ -33,7 +33,10 @@ std::string describe(const SparseCaseShape& s, const Plan& plan) {
                 s.format == ops::RowFormat::v4 ? "v4" : "bf16", s.tokens, s.heads, s.window_page, s.extra_page,
                 s.window_most, s.extra_most, s.window_length.empty() ? "" : " ragged", s.masked,
                 s.codes ? " codes" : "", s.padding ? " strided" : "", plan.block_heads, plan.splits,
-                plan.cluster ? " cluster" : "", plan.patience ? " wait" : "");
+                plan.cluster ? " cluster"
+                : plan.wide  ? " wide"
+                             : "",
+                plan.patience ? " wait" : "");
   return text;
 }
 
@@ -53,13 +56,19 @@ std::vector<Plan> plans_for(const SparseCaseShape& s, const ops::DeviceInfo& dev
     other.sm_count = sms;
     plans.push_back(ops::sparse_decode::choose_plan(a, other, false));
   }
+  if (device.compute_capability == 90 && s.format == ops::RowFormat::v4)
+    for (int i = 0; i < 3; ++i) {
+      Plan wide{64, i == 0 ? 1 : 1 + static_cast<int>(random() % 32), false, true};
+      wide.patience = random() % 2 ? 40000 : 0;
+      plans.push_back(wide);
+    }
   for (int heads : {16, 32, 64}) {
     if (s.format == ops::RowFormat::bf16 && heads == 64) continue;
     for (int i = 0; i < 3; ++i) {
       const int splits = 1 + static_cast<int>(random() % 32);
-      plans.push_back({heads, splits, false, random() % 2 ? 40000 : 0});
+      plans.push_back({heads, splits, false, false, clusters && i == 0, random() % 2 ? 40000 : 0});
     }
-    if (clusters) plans.push_back({heads, 2 + static_cast<int>(random() % 15), true, 0});
+    if (clusters) plans.push_back({heads, 2 + static_cast<int>(random() % 15), true});
   }
   return plans;
 }
@@ -174,8 +183,11 @@ int check_attention(const ops::DeviceInfo& device, bool small, unsigned seed) {
         if (r.failure.empty()) {
           const auto got = ops::compare_sparse(c, references, step);
           r.relative_l2 = got.relative_l2, r.failure = got.failure;
-          if (got.failure.empty() && got.relative_l2 > (c.shape.rotate ? kToleranceWithRope : kTolerance))
-            r.failure = "too inexact";
+          // The warpgroup kernel rounds probabilities to bf16 when scales exceed what fp16 holds.
+          const double limit = plan.wide && c.shape.largest_scale ? 2.5e-3
+                               : c.shape.rotate                   ? kToleranceWithRope
+                                                                  : kTolerance;
+          if (got.failure.empty() && got.relative_l2 > limit) r.failure = "too inexact";
         }
         std::lock_guard lock(print);
         ++done;

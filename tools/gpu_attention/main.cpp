@@ -4,7 +4,8 @@
 //   fathom_gpu_attention check-small      the same on a few small shapes, for compute-sanitizer
 //   fathom_gpu_attention bench            the chosen plan of each shape
 //   fathom_gpu_attention tune             a grid of plans for each shape
-//   fathom_gpu_attention profile TOKENS EXTRA_ROWS BLOCK_HEADS SPLITS CLUSTER   a few launches, for a profiler
+//   ... portable                          without the kernels that only sm_90 has
+//   fathom_gpu_attention profile TOKENS EXTRA_ROWS BLOCK_HEADS SPLITS KIND   a few launches, for a profiler
 #include <cuda_runtime.h>
 
 #include <cstdio>
@@ -26,7 +27,9 @@ int main(int argc, char** argv) {
     gpu::check(cudaDeviceGetAttribute(&sms, cudaDevAttrMultiProcessorCount, 0), "attribute");
     gpu::check(cudaDeviceGetAttribute(&shared, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0), "attribute");
     gpu::check(cudaDeviceGetAttribute(&l2, cudaDevAttrL2CacheSize, 0), "attribute");
-    const ops::DeviceInfo device{ops::Backend::cuda, capability[0] * 10 + capability[1], sms, shared, l2};
+    const bool portable = std::string(argv[argc - 1]) == "portable";  // leave out what only sm_90 has
+    const ops::DeviceInfo device{ops::Backend::cuda, portable ? 80 : capability[0] * 10 + capability[1], sms, shared,
+                                 l2};
     if (verb == "check" || verb == "check-small")
       return gpu::check_attention(device, verb != "check", argc > 2 ? std::atoi(argv[2]) : 1) ? 1 : 0;
     if (verb == "bench" || verb == "tune") {
@@ -35,7 +38,7 @@ int main(int argc, char** argv) {
     }
     if (verb == "profile" && argc == 7) {
       const auto number = [&](int i) { return std::atoi(argv[i]); };
-      gpu::profile_attention(device, number(2), number(3), number(4), number(5), number(6) != 0);
+      gpu::profile_attention(device, number(2), number(3), number(4), number(5), number(6));
       return 0;
     }
     std::fprintf(stderr, "usage: fathom_gpu_attention check [seed] | check-small | bench | tune | profile ...\n");

@@ -52,12 +52,16 @@ FATHOM_DEVICE void sync_warp() {
 FATHOM_DEVICE float shuffle_xor(float v, int mask) {
   return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
 }
-FATHOM_DEVICE float shuffle_from(float v, int lane) { return __shfl_sync(0xFFFFFFFFu, v, lane); }
+FATHOM_DEVICE float shuffle_from(float v, int lane) {
+  return __shfl_sync(0xFFFFFFFFu, v, lane);
+}
 FATHOM_DEVICE int shuffle_xor(int v, int mask) {
   return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
 }
 /// A value that is the same in all lanes, told to the compiler: branches on it become uniform.
-FATHOM_DEVICE int uniform(int v) { return __shfl_sync(0xFFFFFFFFu, v, 0); }
+FATHOM_DEVICE int uniform(int v) {
+  return __shfl_sync(0xFFFFFFFFu, v, 0);
+}
 FATHOM_DEVICE bool any_lane(bool v) {
   return __any_sync(0xFFFFFFFFu, v);
 }
@@ -172,6 +176,13 @@ FATHOM_DEVICE void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+/// 16 bytes that are read once and written by nobody during the launch.
+FATHOM_DEVICE Float4 load_once(const Float4* p) {
+  Float4 v;
+  asm("ld.global.nc.L1::no_allocate.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
+  return v;
+}
+
 /// Loads of memory that other blocks wrote in this launch: through L2.
 FATHOM_DEVICE Float4 load_l2(const Float4* p) {
   const float4 v = __ldcg(reinterpret_cast<const float4*>(p));
@@ -191,36 +202,35 @@ FATHOM_DEVICE uint64_t load_relaxed(const uint64_t* p) {
   asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
   return v;
 }
-FATHOM_DEVICE uint64_t load_acquire(const uint64_t* p) {
-  uint64_t v;
-  asm volatile("ld.acquire.gpu.global.u64 %0, [%1];" : "=l"(v) : "l"(p) : "memory");
-  return v;
-}
 FATHOM_DEVICE uint64_t atomic_add(uint64_t* p, uint64_t v) {
   uint64_t old;
-  asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;" : "=l"(old) : "l"(p), "l"(v) : "memory");
+  asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;" : "=l"(old) : "l"(p), "l"(v) : "memory");
   return old;
 }
 FATHOM_DEVICE uint64_t atomic_or(uint64_t* p, uint64_t v) {
   uint64_t old;
-  asm volatile("atom.acq_rel.gpu.global.or.b64 %0, [%1], %2;" : "=l"(old) : "l"(p), "l"(v) : "memory");
+  asm volatile("atom.relaxed.gpu.global.or.b64 %0, [%1], %2;" : "=l"(old) : "l"(p), "l"(v) : "memory");
   return old;
 }
 FATHOM_DEVICE void atomic_and(uint64_t* p, uint64_t v) {
   asm volatile("red.relaxed.gpu.global.and.b64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
 /// Brings the line of `p` into L2.
-FATHOM_DEVICE void prefetch(const void* p) { asm volatile("prefetch.global.L2 [%0];" ::"l"(p)); }
+FATHOM_DEVICE void prefetch(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
+}
 FATHOM_DEVICE void fence() {
-  __threadfence();
+  asm volatile("fence.acq_rel.gpu;" ::: "memory");
+}
+/// Number of the lowest bit that is set; v is not 0.
+FATHOM_DEVICE int lowest_bit(uint32_t v) {
+  return __ffs(static_cast<int>(v)) - 1;
 }
 FATHOM_DEVICE int64_t cycles() {
   return clock64();
 }
-/// A short rest inside a loop that polls memory.
-FATHOM_DEVICE void rest() {
-  __nanosleep(20);
-}
+/// Called in a loop that polls memory.
+FATHOM_DEVICE void rest() {}
 
 /// Clusters: the blocks of one grid row (sm_90 and later).
 FATHOM_DEVICE void sync_cluster() {
@@ -250,6 +260,177 @@ FATHOM_DEVICE void wait_for_previous_kernel() {
 FATHOM_DEVICE void let_next_kernel_start() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+/// sm_90a: products by a warpgroup (4 warps) out of shared memory.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define FATHOM_WGMMA 1
+#endif
+inline constexpr int kWarpgroup = 128;
+
+/// A matrix in shared memory in 128-byte swizzle: rows of 128 bytes (64 values), 8 of them an atom of 1024 bytes whose
+/// 16-byte pieces are permuted by piece ^= row % 8. `stride` is the distance between atoms of 8 rows; `leading` the
+/// distance between blocks of 64 columns, used only where columns are the long way (B stored [k][n]).
+struct MatrixDescriptor {
+  uint64_t bits;
+};
+FATHOM_DEVICE MatrixDescriptor describe_matrix(const void* p, int leading, int stride) {
+  return {static_cast<uint64_t>((shared_address(p) & 0x3FFFF) >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
+          static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{1} << 62};
+}
+
+/// d[64 x n] (+)= a[64 x 16] b: a stored [64][k], b stored [n][k] for n = 64 and [k][n] for n = 256. Warp w of the
+/// group holds rows 16 w ..; register 4 j + i of column tile j as in mma_bf16.
+FATHOM_DEVICE void multiply_64_f16(float (&d)[32], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+#ifdef FATHOM_WGMMA
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, "
+      "%14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, p, 1, 1, "
+      "0, 0; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+#endif
+}
+FATHOM_DEVICE void multiply_64_bf16(float (&d)[32], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+#ifdef FATHOM_WGMMA
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
+      "%13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, p, 1, "
+      "1, 0, 0; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+#endif
+}
+FATHOM_DEVICE void multiply_256_f16(float (&d)[128], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+#ifdef FATHOM_WGMMA
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %130, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
+      "%13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, "
+      "%35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, "
+      "%57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, "
+      "%79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, "
+      "%101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, "
+      "%119, %120, %121, %122, %123, %124, %125, %126, %127}, %128, %129, p, 1, 1, 0, 1; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]),
+        "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
+        "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
+        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
+        "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]),
+        "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]), "+f"(d[72]),
+        "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]),
+        "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]),
+        "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]),
+        "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]), "+f"(d[104]),
+        "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]), "+f"(d[112]),
+        "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]),
+        "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
+      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+#endif
+}
+FATHOM_DEVICE void multiply_256_bf16(float (&d)[128], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+#ifdef FATHOM_WGMMA
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %130, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
+      "%13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, %32, %33, %34, "
+      "%35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, %53, %54, %55, %56, "
+      "%57, %58, %59, %60, %61, %62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, "
+      "%79, %80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, "
+      "%101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, "
+      "%119, %120, %121, %122, %123, %124, %125, %126, %127}, %128, %129, p, 1, 1, 0, 1; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]),
+        "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
+        "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
+        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
+        "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63]), "+f"(d[64]),
+        "+f"(d[65]), "+f"(d[66]), "+f"(d[67]), "+f"(d[68]), "+f"(d[69]), "+f"(d[70]), "+f"(d[71]), "+f"(d[72]),
+        "+f"(d[73]), "+f"(d[74]), "+f"(d[75]), "+f"(d[76]), "+f"(d[77]), "+f"(d[78]), "+f"(d[79]), "+f"(d[80]),
+        "+f"(d[81]), "+f"(d[82]), "+f"(d[83]), "+f"(d[84]), "+f"(d[85]), "+f"(d[86]), "+f"(d[87]), "+f"(d[88]),
+        "+f"(d[89]), "+f"(d[90]), "+f"(d[91]), "+f"(d[92]), "+f"(d[93]), "+f"(d[94]), "+f"(d[95]), "+f"(d[96]),
+        "+f"(d[97]), "+f"(d[98]), "+f"(d[99]), "+f"(d[100]), "+f"(d[101]), "+f"(d[102]), "+f"(d[103]), "+f"(d[104]),
+        "+f"(d[105]), "+f"(d[106]), "+f"(d[107]), "+f"(d[108]), "+f"(d[109]), "+f"(d[110]), "+f"(d[111]), "+f"(d[112]),
+        "+f"(d[113]), "+f"(d[114]), "+f"(d[115]), "+f"(d[116]), "+f"(d[117]), "+f"(d[118]), "+f"(d[119]), "+f"(d[120]),
+        "+f"(d[121]), "+f"(d[122]), "+f"(d[123]), "+f"(d[124]), "+f"(d[125]), "+f"(d[126]), "+f"(d[127])
+      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+#endif
+}
+FATHOM_DEVICE void multiply_begin() {
+#ifdef FATHOM_WGMMA
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#endif
+}
+FATHOM_DEVICE void multiply_end() {
+#ifdef FATHOM_WGMMA
+  asm volatile("wgmma.commit_group.sync.aligned;\n wgmma.wait_group.sync.aligned 0;" ::: "memory");
+#endif
+}
+/// Makes this thread's ordinary writes to shared memory visible to the products of others, before a barrier.
+FATHOM_DEVICE void publish_to_products() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#endif
+}
+template <int kRegisters>
+FATHOM_DEVICE void take_registers() {
+#ifdef FATHOM_WGMMA
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+#endif
+}
+template <int kRegisters>
+FATHOM_DEVICE void give_registers() {
+#ifdef FATHOM_WGMMA
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+#endif
+}
+
+/// A barrier in shared memory that counts arrivals; phases complete one after the other (sm_90 and later).
+struct Phases {
+  uint64_t word;
+};
+FATHOM_DEVICE void init_phases(Phases* b, int arrivals) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals) : "memory");
+#endif
+}
+FATHOM_DEVICE void arrive(Phases* b) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+#endif
+}
+/// Waits until phase number `phase` (its parity counts) is complete.
+FATHOM_DEVICE void await(Phases* b, int phase) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{ .reg .pred p;\n again_%=: mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n @!p bra again_%=; }" ::"r"(
+          shared_address(b)),
+      "r"(phase & 1)
+      : "memory");
+#endif
+}
+/// Two e4m3 codes -> fp16, exact (sm_89 and later).
+FATHOM_DEVICE uint32_t e4m3_pair_to_f16x2(uint32_t codes) {
+#if __CUDA_ARCH__ >= 890
+  uint32_t d;
+  asm("{ .reg .b16 c; cvt.u16.u32 c, %1; cvt.rn.f16x2.e4m3x2 %0, c; }" : "=r"(d) : "r"(codes));
+  return d;
+#else
+  return codes;
 #endif
 }
 

@@ -189,8 +189,7 @@ FATHOM_DEVICE void combine_quad(const Shared<G>& shared, const Partials<G, kClus
 /// 128 channels of 8 heads by one warp, with codes, by way of rows in shared memory.
 template <typename G, bool kCluster>
 FATHOM_DEVICE void combine_group(const Shared<G>& shared, const Partials<G, kCluster>& partials, int token,
-                                 int first_head, int blocks, int m, int half, int slice,
-                                 std::byte* rows) {
+                                 int first_head, int blocks, int m, int half, int slice, std::byte* rows) {
   constexpr int kPitch = 256 + 16;
   const int lane = device::thread_index() % 32, g = lane / 4, t = lane % 4;
   FATHOM_UNROLL_1
@@ -222,8 +221,8 @@ FATHOM_DEVICE void combine_part(const Shared<G>& shared, const Partials<G, kClus
     std::byte* rows = shared.base + G::kGroupRowsAt + warp * 8 * (256 + 16);
     FATHOM_UNROLL_1
     for (int item = part * kWarps + warp; item < G::kMTiles * 8; item += parts * kWarps)
-      combine_group<G, kCluster>(shared, partials, token, first_head, blocks, item / 8, item / 4 % 2,
-                                 item % 4 * 2, rows);
+      combine_group<G, kCluster>(shared, partials, token, first_head, blocks, item / 8, item / 4 % 2, item % 4 * 2,
+                                 rows);
   } else {
     FATHOM_UNROLL_1
     for (int item = part * kWarps + warp; item < G::kMTiles * kWarps * 8; item += parts * kWarps)
@@ -245,7 +244,7 @@ FATHOM_DEVICE uint32_t arrive(const Params& p, int unit, int split, int blocks, 
     return left | mine;
   }
   for (const int64_t start = device::cycles(); device::cycles() - start < p.patience; device::rest())
-    if (launches(device::load_acquire(word)) != launches(before)) {
+    if (launches(device::load_relaxed(word)) != launches(before)) {
       device::fence();
       return mine;
     }

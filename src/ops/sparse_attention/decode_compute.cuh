@@ -28,7 +28,7 @@ template <typename G>
 struct Offsets {
   int key[G::kGroupsPerWarp], key_scale;  // in a stage: this lane's K piece of each group, and its row's scale bytes
   int value, odd_value, value_scale, odd_value_scale;  // V pieces of rows 2t and 2t+1, and their scale bytes
-  int score_store, score_load;            // partial scores: first column tile; this thread's rows
+  int score_store, score_load;                         // partial scores: first column tile; this thread's rows
   int probability_store, probability_load;
 
   FATHOM_DEVICE explicit Offsets(const Place& at) {
@@ -155,12 +155,11 @@ FATHOM_DEVICE void score_tile(const Shared<G>& shared, const Place& place, const
   if constexpr (G::kFormat == RowFormat::v4) {
     uint32_t largest = 0;
     FATHOM_UNROLL
-    for (int j = 0; j < G::kGroupsPerWarp; ++j)
-      FATHOM_UNROLL
-      for (int n = 0; n < kColumnTiles; ++n) {
-        scale[j][n] = static_cast<uint32_t>(stage[at.key_scale + j + 8 * n * G::kRowStride]);
-        if (part.group(j) != kRopeGroup) largest = scale[j][n] > largest ? scale[j][n] : largest;
-      }
+    for (int j = 0; j < G::kGroupsPerWarp; ++j) FATHOM_UNROLL
+    for (int n = 0; n < kColumnTiles; ++n) {
+      scale[j][n] = static_cast<uint32_t>(stage[at.key_scale + j + 8 * n * G::kRowStride]);
+      if (part.group(j) != kRopeGroup) largest = scale[j][n] > largest ? scale[j][n] : largest;
+    }
     wide = device::any_lane(largest > device::kLargestOneStepScale);
   }
   float sum[kColumnTiles][G::kScoreMTiles][4] = {};
@@ -173,36 +172,31 @@ FATHOM_DEVICE void score_tile(const Shared<G>& shared, const Place& place, const
       for (int n = 0; n < kColumnTiles; ++n)
         load_keys<G>(stage + at.key[j] + 8 * n * G::kRowStride, fp8, scale[j][n], wide, key[n]);
       FATHOM_UNROLL
-      for (int step = 0; step < 4; ++step)
-        FATHOM_UNROLL
-        for (int n = 0; n < kColumnTiles; ++n)
-          FATHOM_UNROLL
-          for (int m = 0; m < G::kScoreMTiles; ++m)
-            device::mma_bf16(sum[n][m], query.fragment[m][j][step], key[n][2 * step], key[n][2 * step + 1]);
+      for (int step = 0; step < 4; ++step) FATHOM_UNROLL
+      for (int n = 0; n < kColumnTiles; ++n) FATHOM_UNROLL
+      for (int m = 0; m < G::kScoreMTiles; ++m)
+        device::mma_bf16(sum[n][m], query.fragment[m][j][step], key[n][2 * step], key[n][2 * step + 1]);
     } else {
       FATHOM_UNROLL
       for (int n = 0; n < kColumnTiles; ++n) {
         uint32_t key[8];
         load_keys<G>(stage + at.key[j] + 8 * n * G::kRowStride, fp8, scale[j][n], wide, key);
         FATHOM_UNROLL
-        for (int step = 0; step < 4; ++step)
-          FATHOM_UNROLL
-          for (int m = 0; m < G::kScoreMTiles; ++m)
-            device::mma_bf16(sum[n][m], query.fragment[m][j][step], key[2 * step], key[2 * step + 1]);
+        for (int step = 0; step < 4; ++step) FATHOM_UNROLL
+        for (int m = 0; m < G::kScoreMTiles; ++m)
+          device::mma_bf16(sum[n][m], query.fragment[m][j][step], key[2 * step], key[2 * step + 1]);
       }
     }
   }
   std::byte* out = shared.scores(parity);
   FATHOM_UNROLL
-  for (int n = 0; n < kColumnTiles; ++n)
-    FATHOM_UNROLL
-    for (int m = 0; m < G::kScoreMTiles; ++m)
-      FATHOM_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        // Heads 16 m + 8 half away have the same swizzle, and column tile n flips bits of it.
-        auto* to = reinterpret_cast<float*>(out + ((at.score_store ^ n << 5) + (16 * m + 8 * half) * G::kTileRows * 4));
-        to[0] = sum[n][m][2 * half], to[1] = sum[n][m][2 * half + 1];
-      }
+  for (int n = 0; n < kColumnTiles; ++n) FATHOM_UNROLL
+  for (int m = 0; m < G::kScoreMTiles; ++m) FATHOM_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    // Heads 16 m + 8 half away have the same swizzle, and column tile n flips bits of it.
+    auto* to = reinterpret_cast<float*>(out + ((at.score_store ^ n << 5) + (16 * m + 8 * half) * G::kTileRows * 4));
+    to[0] = sum[n][m][2 * half], to[1] = sum[n][m][2 * half + 1];
+  }
 }
 
 /// Running softmax state of one thread: the reference that exponents are taken against (shared by the head's lanes)

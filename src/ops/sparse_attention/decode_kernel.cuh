@@ -69,13 +69,15 @@ FATHOM_DEVICE void walk_tiles(const Shared<G>& shared, const Place& place, const
   const Offsets<G> at(place);
   const bool exponents_last = place.warp < kWarps / 2;
   const int tiles = walk.share.tiles;
-  int stage = 0;                  // of tile i
+  int stage = 0;                     // of tile i
   int value_stage = G::kStages - 2;  // of tile i - 2
   const auto next = [](int& s) { s = s == G::kStages - 1 ? 0 : s + 1; };
   FATHOM_UNROLL_1
   for (int i = 0; i < tiles + 2; ++i, next(stage), next(value_stage)) {
-    if (i < G::kStages) device::copy_async_wait<G::kStages - 1>();
-    else device::copy_async_wait<G::kStages - 4>();
+    if (i < G::kStages)
+      device::copy_async_wait<G::kStages - 1>();
+    else
+      device::copy_async_wait<G::kStages - 4>();
     device::sync_block();
     const int incoming = i + G::kStages - 3, parity = i & 1;
     if (incoming >= G::kStages && incoming < tiles)
@@ -132,21 +134,25 @@ FATHOM_DEVICE void leave_partial(const Partials<G, kCluster>& partials, int spli
 
 /// Meets the other splits of the unit and does this block's part of the final sum.
 template <typename G>
+FATHOM_DEVICE void meet(const Shared<G>& shared, const Partials<G, false>& partials, int token, int first_head,
+                        int unit, int split, int blocks, uint64_t arrivals_before) {
+  device::sync_block();
+  if (device::thread_index() == 0) shared.flags()[0] = arrive(partials.p, unit, split, blocks, arrivals_before);
+  device::sync_block();
+  if (device::thread_index() >= kThreads) return;
+  FATHOM_UNROLL_1
+  for (uint32_t parts = shared.flags()[0]; parts; parts &= parts - 1)
+    combine_part<G, false>(shared, partials, token, first_head, blocks, device::lowest_bit(parts), blocks);
+}
+
+template <typename G>
 FATHOM_DEVICE void finish_together(const Shared<G>& shared, const Params& p, int token, int first_head, int unit,
                                    int split, int blocks, uint64_t arrivals_before, const SoftmaxState& softmax,
                                    const Output<G>& output) {
   const Partials<G, false> partials{p, shared.base, unit};
   leave_partial<G, false>(partials, split, softmax, output);
-  device::sync_block();
-  if (device::thread_index() == 0) shared.flags()[0] = arrive(p, unit, split, blocks, arrivals_before);
-  device::sync_block();
-  const uint32_t parts = shared.flags()[0];
-  if (!parts) return;
-  FATHOM_UNROLL_1
-  for (int part = 0; part < blocks; ++part)
-    if (parts >> part & 1) combine_part<G, false>(shared, partials, token, first_head, blocks, part, blocks);
+  meet<G>(shared, partials, token, first_head, unit, split, blocks, arrivals_before);
 }
-
 template <typename G>
 FATHOM_DEVICE void finish_in_cluster(const Shared<G>& shared, const Params& p, int token, int first_head, int split,
                                      int splits, int blocks, const SoftmaxState& softmax, const Output<G>& output) {
@@ -161,6 +167,8 @@ FATHOM_DEVICE void finish_in_cluster(const Shared<G>& shared, const Params& p, i
 /// it.
 template <typename G, bool kCluster>
 FATHOM_DEVICE void decode_block(const Params& p, std::byte* shared_base) {
+  device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
   const Shared<G> shared{shared_base};
   const Place place;
   const int split = device::block_x(), splits = device::grid_x(), token = device::block_z();

@@ -139,22 +139,16 @@ FATHOM_DEVICE void round_rows(const Params& p, int first_head, const float* stat
   }
 }
 
-/// The whole output of a block that had all rows of its token, from the states in shared memory.
+/// Last step for rows that are rounded already, and lse from the states; the first 8 warps of the block.
 template <typename G>
-FATHOM_DEVICE void store_direct(const Shared<G>& shared, const Params& p, int token, int first_head,
-                                const Output<G>& output) {
+FATHOM_DEVICE void finish_rows(const Shared<G>& shared, const Params& p, int token, int first_head) {
   const int warp = device::thread_index() / 32, lane = device::thread_index() % 32;
   const float* state = shared.state();
-  if (slice_is_fp8(G::kFormat, warp))
-    round_rows<G, true>(p, first_head, state, shared.base, output);
-  else
-    round_rows<G, false>(p, first_head, state, shared.base, output);
   if (p.lse && device::thread_index() < G::kHeads) {
     const int local = device::thread_index(), head = first_head + local;
     if (head < p.heads)
       p.lse[token * p.lse_token_stride + head] = head_result(p, head, state[2 * local], state[2 * local + 1]).lse;
   }
-  device::sync_block();
   FATHOM_UNROLL_1
   for (int item = warp; item < 2 * G::kHeads; item += kWarps) {  // half a row a warp
     const int local = item / 2, head = first_head + local, channel = item % 2 * 256 + lane * 8;
@@ -163,6 +157,18 @@ FATHOM_DEVICE void store_direct(const Shared<G>& shared, const Params& p, int to
     __builtin_memcpy(word, shared.base + local * kRowBytes + channel * 2, sizeof(word));
     finish_channels<G>(shared, p, token, head, channel, true, word);
   }
+}
+
+/// The whole output of a block that had all rows of its token, from the states in shared memory.
+template <typename G>
+FATHOM_DEVICE void store_direct(const Shared<G>& shared, const Params& p, int token, int first_head,
+                                const Output<G>& output) {
+  if (slice_is_fp8(G::kFormat, device::thread_index() / 32))
+    round_rows<G, true>(p, first_head, shared.state(), shared.base, output);
+  else
+    round_rows<G, false>(p, first_head, shared.state(), shared.base, output);
+  device::sync_block();
+  finish_rows<G>(shared, p, token, first_head);
 }
 
 }  // namespace fathom::ops::sparse_decode

@@ -59,7 +59,7 @@ Plan choose_plan(const SparseAttentionArgs& args, const DeviceInfo& device, bool
       const double cost = static_cast<double>(waves) * block_cost(block_heads, divide_up(tiles, splits), splits);
       if (best_cost != 0 && cost >= best_cost) continue;
       best_cost = cost;
-      best = {block_heads, splits, cluster && splits > 1, waves == 1 ? kPatience : 0};
+      best = {block_heads, splits, cluster && splits > 1, false, false, waves == 1 ? kPatience : 0};
     }
   }
   return best;
@@ -69,7 +69,7 @@ Plan choose_exact_plan(const SparseAttentionArgs& args) {
   const int64_t heads = args.q.size[1];
   const int64_t rows_each = heads > 16 ? 160 : 80;
   const int64_t splits = std::clamp<int64_t>(divide_up(most_rows(args), rows_each), 1, kMostSplits);
-  return {heads > 16 ? 32 : 16, static_cast<int>(splits), false, 0};
+  return {heads > 16 ? 32 : 16, static_cast<int>(splits)};
 }
 
 Workspace workspace_for(const SparseAttentionArgs& args, const Plan& plan) {

@@ -12,6 +12,8 @@ struct Plan {
   int block_heads = 64;  // 16, 32 or 64 heads share a staged row
   int splits = 1;        // blocks over the rows of a token, at most 32 (16 in a cluster)
   bool cluster = false;  // sm_90: splits meet in a cluster
+  bool wide = false;     // sm_90a: the warpgroup kernel (64 heads, V4 rows)
+  bool overlap = false;  // sm_90: programmatic dependent launch; the launch overlaps the end of the kernel before
   int64_t patience = 0;  // cycles that a split waits for the others of its token before it leaves the sum to the last
 };
 
@@ -33,6 +35,10 @@ bool shapes_fit(const SparseAttentionArgs& args);
 
 /// Launches one plan. Throws fathom::Error when CUDA refuses.
 void run_plan(const SparseAttentionArgs& args, const Launch& launch, const Plan& plan);
+
+/// The warpgroup kernel's part of run_plan, called by it.
+struct Params;
+void launch_wide(const Params& params, const Plan& plan, int tokens, void* stream);
 
 /// Throws fathom::Error. (error.h does not compile under nvcc.)
 [[noreturn]] void launch_failed(const char* what, const char* why);

@@ -24,7 +24,7 @@ template <typename G, bool kCluster>
 void launch(const Params& p, const Plan& plan, int tokens, cudaStream_t stream) {
   const auto kernel = decode<G, kCluster>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, G::kSharedBytes), "shared memory");
-  cudaLaunchAttribute attribute[1];
+  cudaLaunchAttribute attribute[2];
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(plan.splits, (p.heads + G::kHeads - 1) / G::kHeads, tokens);
   config.blockDim = dim3(kThreads);
@@ -36,6 +36,10 @@ void launch(const Params& p, const Plan& plan, int tokens, cudaStream_t stream) 
     attribute[0].id = cudaLaunchAttributeClusterDimension;
     attribute[0].val.clusterDim = {static_cast<unsigned>(plan.splits), 1, 1};
     config.numAttrs = 1;
+  }
+  if (plan.overlap) {
+    attribute[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
   }
   check(cudaLaunchKernelEx(&config, kernel, p), "launch");
 }
@@ -61,7 +65,9 @@ void run_plan(const SparseAttentionArgs& args, const Launch& to, const Plan& pla
   p.partial = reinterpret_cast<float*>(base + space.partial_at);
   p.patience = plan.patience;
   const auto stream = static_cast<cudaStream_t>(to.stream);
-  if (args.format == RowFormat::v4) {
+  if (plan.wide) {
+    launch_wide(p, plan, tokens, to.stream);
+  } else if (args.format == RowFormat::v4) {
     if (plan.block_heads == 16)
       launch<V4Heads16>(p, plan, tokens, stream);
     else if (plan.block_heads == 32)

@@ -1,0 +1,484 @@
+// The sm_90a kernel for many tokens: 64 heads, V4 rows, products by warpgroups out of shared memory.
+//
+// Three warpgroups. The producers (third) read 64 rows at a time, decode each code once to fp16 and leave the tile in
+// the swizzle that serves both products: rows x channels for Q K^T, channels x rows for P V. The first warpgroup
+// computes scores and softmax and the output's channels 0..255, the second the other 256. Two tiles and two sets of
+// probabilities are in flight; mbarriers hand them over.
+//
+// fp16 holds code * 2^(scale byte - 121) exactly for scale bytes 109..127 and to 2^-25 of the unit down to 105, the
+// smallest that the cache's quantiser writes; queries and RoPE channels too lie well inside its range. When some value
+// does not fit, the block finds out while it works, and does its work again in bf16.
+#pragma once
+
+#include "ops/device/gpu.cuh"
+#include "ops/sparse_attention/decode_kernel.cuh"
+
+namespace fathom::ops::sparse_decode::wide {
+
+inline constexpr int kBlockThreads = 3 * device::kWarpgroup;
+inline constexpr int kRows = 64;
+inline constexpr int kUnit = 121, kLowestScale = 105, kHighestScale = 127;
+inline constexpr int kChunkBytes = kRows * 128;  // 64 rows (or heads) x 64 channels
+inline constexpr int kTileBytes = 8 * kChunkBytes;
+
+/// Shared memory, and the layout of output fragments: that of bf16 rows of the other kernel.
+struct Layout {
+  static constexpr RowFormat kFormat = RowFormat::bf16;
+  static constexpr int kMTiles = 4, kHeads = 64;
+  static constexpr int kQuads = kMTiles * kWarps * 8 * 32;
+  static constexpr int kQueryAt = 0;
+  static constexpr int kTileAt = kQueryAt + kTileBytes;                   // two
+  static constexpr int kProbabilityAt = kTileAt + 2 * kTileBytes;         // two of [64 heads][64 rows]
+  static constexpr int kCorrectionAt = kProbabilityAt + 2 * kChunkBytes;  // float [2][64]
+  static constexpr int kBiasAt = kCorrectionAt + 2 * 64 * 4;              // float [2][64]
+  static constexpr int kStateAt = kBiasAt + 2 * 64 * 4;                   // float2 [64]
+  static constexpr int kRotationAt = kStateAt + 64 * 8;
+  static constexpr int kChangedAt = kRotationAt + 32 * 8;  // byte [2][4]
+  static constexpr int kFlagAt = kChangedAt + 16;          // [0] parts of the final sum, [1] a value did not fit
+  static constexpr int kPhasesAt = kFlagAt + 16;
+  static constexpr int kSharedBytes = kPhasesAt + 10 * 8;
+  static constexpr int kGroupRowsAt = kTileAt;
+};
+
+/// Barriers: `full` and `empty` tiles, `ready` and `free` probabilities, the queries, the end of the walk.
+struct Barriers {
+  device::Phases full[2], empty[2], ready[2], free[2], queries, done;
+};
+
+struct Block {
+  Shared<Layout> shared;
+  const Params& p;
+  int token, first_head;
+  RowCounts counts;
+  Share share;
+
+  FATHOM_DEVICE Barriers& barriers() const { return *reinterpret_cast<Barriers*>(shared.base + Layout::kPhasesAt); }
+  FATHOM_DEVICE std::byte* tile(int n) const { return shared.base + Layout::kTileAt + (n & 1) * kTileBytes; }
+  FATHOM_DEVICE std::byte* probabilities(int n) const {
+    return shared.base + Layout::kProbabilityAt + (n & 1) * kChunkBytes;
+  }
+  FATHOM_DEVICE float* correction(int n) const {
+    return reinterpret_cast<float*>(shared.base + Layout::kCorrectionAt) + (n & 1) * 64;
+  }
+  FATHOM_DEVICE float* bias(int n) const {
+    return reinterpret_cast<float*>(shared.base + Layout::kBiasAt) + (n & 1) * 64;
+  }
+  FATHOM_DEVICE uint8_t* changed(int n) const {
+    return reinterpret_cast<uint8_t*>(shared.base + Layout::kChangedAt) + (n & 1) * 4;
+  }
+};
+
+/// Offset of 16-byte piece `piece` of row `row` in a chunk.
+FATHOM_DEVICE int swizzle(int row, int piece) {
+  return row * 128 + ((piece ^ (row & 7)) << 4);
+}
+
+FATHOM_DEVICE bool overflows_f16(uint32_t pair) {
+  return ((((pair & 0x7FFF7FFFu) + 0x04000400u)) & 0x80008000u) != 0;
+}
+
+/// bf16 pair times a power of two -> fp16 pair.
+FATHOM_DEVICE uint32_t bf16x2_to_f16x2(uint32_t pair, float factor) {
+  return device::pack_f16x2(std::bit_cast<float>(pair << 16) * factor,
+                            std::bit_cast<float>(pair & 0xFFFF0000u) * factor);
+}
+
+// ---- producers ----
+
+/// A lane's quarter of one row: pieces 4 i + q of its 36, and the row's scale bytes.
+struct RowQuarter {
+  device::Float4 piece[9];
+  uint64_t scales;
+  bool present;
+};
+
+/// Slot -> loads. A negative slot reads nothing and gives zeros.
+FATHOM_DEVICE void load_row(const Block& b, int slot, int row, int q, RowQuarter& r) {
+  r.present = slot >= 0;
+  if (!r.present) {
+    FATHOM_UNROLL
+    for (int i = 0; i < 9; ++i) r.piece[i] = {0, 0, 0, 0};
+    r.scales = 0;
+    return;
+  }
+  const Rows& rows = row < b.counts.window ? b.p.window : b.p.extra;
+  const auto page_rows = static_cast<uint32_t>(rows.pool.page_rows);
+  const uint32_t page = static_cast<uint32_t>(slot) / page_rows,
+                 in_page = static_cast<uint32_t>(slot) - page * page_rows;
+  const std::byte* start = rows.pool.data + static_cast<int64_t>(page) * rows.pool.stride;
+  const auto* data = reinterpret_cast<const device::Float4*>(start + static_cast<int64_t>(in_page) * kV4DataBytes) + q;
+  FATHOM_UNROLL
+  for (int i = 0; i < 9; ++i) r.piece[i] = device::load_once(data + 4 * i);
+  r.scales = *reinterpret_cast<const uint64_t*>(start + static_cast<int64_t>(page_rows) * kV4DataBytes +
+                                                static_cast<int64_t>(in_page) * kV4ScaleBytes);
+}
+
+/// fp16x2 factor 2^(scale - kUnit) for scale bytes of at least kLowestScale.
+FATHOM_DEVICE uint32_t half_factor(int scale) {
+  const int shift = scale - kUnit;
+  return (shift >= -14 ? (15 + shift) << 10 : shift >= -24 ? 1 << (24 + shift) : 0) * 0x00010001u;
+}
+
+/// Decodes a quarter row into row `row` of a tile. Returns whether fp16 could not hold something.
+template <bool kHalf>
+FATHOM_DEVICE bool store_row(std::byte* tile, int row, int q, const RowQuarter& r) {
+  bool bad = false;
+  FATHOM_UNROLL
+  for (int i = 0; i < 7; ++i) {
+    const int scale = static_cast<int>(r.scales >> 8 * i & 255);
+    uint32_t code[4], out[8];
+    __builtin_memcpy(code, &r.piece[i], sizeof(code));
+    if (kHalf) {
+      bad |= r.present && (scale > kHighestScale || scale < kLowestScale);
+      const uint32_t factor = half_factor(scale);
+      FATHOM_UNROLL
+      for (int k = 0; k < 8; ++k)
+        out[k] = device::multiply_f16x2(device::e4m3_pair_to_f16x2(code[k / 2] >> 16 * (k & 1)), factor);
+    } else {
+      const float factor = to_float(e8m0{static_cast<uint8_t>(scale)});
+      FATHOM_UNROLL
+      for (int k = 0; k < 8; ++k) {
+        float low, high;
+        device::unpack_f16x2(device::e4m3_pair_to_f16x2(code[k / 2] >> 16 * (k & 1)), &low, &high);
+        out[k] = device::pack_bf16x2(low * factor, high * factor);
+      }
+    }
+    device::Float4 v[2];
+    __builtin_memcpy(v, out, sizeof(v));
+    *reinterpret_cast<device::Float4*>(tile + i * kChunkBytes + swizzle(row, 2 * q)) = v[0];
+    *reinterpret_cast<device::Float4*>(tile + i * kChunkBytes + swizzle(row, 2 * q + 1)) = v[1];
+  }
+  FATHOM_UNROLL
+  for (int i = 0; i < 2; ++i) {
+    uint32_t word[4];
+    __builtin_memcpy(word, &r.piece[7 + i], sizeof(word));
+    if (kHalf) {
+      FATHOM_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        word[k] = bf16x2_to_f16x2(word[k], 64.0f);  // 2^(127 - kUnit)
+        bad |= overflows_f16(word[k]);
+      }
+    }
+    device::Float4 v;
+    __builtin_memcpy(&v, word, sizeof(v));
+    *reinterpret_cast<device::Float4*>(tile + 7 * kChunkBytes + swizzle(row, 4 * i + q)) = v;
+  }
+  return bad;
+}
+static_assert(127 - kUnit == 6);
+
+/// Decodes all tiles. `first` numbers them through the block's life, which may walk twice.
+template <bool kHalf>
+FATHOM_DEVICE void produce(const Block& b, int first) {
+  const int thread = device::thread_index() - 2 * device::kWarpgroup, q = thread % 4, row = thread / 4;
+  const auto row_of = [&](int tile, int part) { return (b.share.first_tile + tile) * kRows + 32 * part + row; };
+  const auto slot_of = [&](int tile, int part) {
+    return tile < b.share.tiles ? load_slot(b.p, b.token, b.counts, row_of(tile, part)) : -1;
+  };
+  bool bad = false;
+  int slot = slot_of(0, 1);
+  RowQuarter upper, lower;
+  load_row(b, slot_of(0, 0), row_of(0, 0), q, upper);
+  FATHOM_UNROLL_1
+  for (int i = 0; i < b.share.tiles; ++i) {
+    const int n = first + i, next_slot = slot_of(i + 1, 0);
+    std::byte* tile = b.tile(n);
+    load_row(b, slot, row_of(i, 1), q, lower);
+    if (n >= 2) device::await(&b.barriers().empty[n & 1], (n >> 1) - 1);
+    if (q == 0) b.bias(n)[row] = upper.present ? 0.0f : -__builtin_huge_valf();
+    bad |= store_row<kHalf>(tile, row, q, upper);
+    slot = slot_of(i + 1, 1);
+    load_row(b, next_slot, row_of(i + 1, 0), q, upper);
+    if (q == 0) b.bias(n)[32 + row] = lower.present ? 0.0f : -__builtin_huge_valf();
+    bad |= store_row<kHalf>(tile, 32 + row, q, lower);
+    device::publish_to_products();
+    device::arrive(&b.barriers().full[n & 1]);
+  }
+  if (kHalf && bad) b.shared.flags()[1] = 1;
+}
+
+// ---- consumers ----
+
+/// The queries of the block into shared memory, by both consumer warpgroups.
+template <bool kHalf>
+FATHOM_DEVICE void stage_queries(const Block& b) {
+  bool bad = false;
+  FATHOM_UNROLL
+  for (int i = 0; i < 16; ++i) {
+    const int item = i * 2 * device::kWarpgroup + device::thread_index(), local = item / 64, piece = item % 64;
+    device::Float4 v = {0, 0, 0, 0};
+    if (b.first_head + local < b.p.heads)
+      v = *reinterpret_cast<const device::Float4*>(b.p.q + b.token * b.p.q_token_stride +
+                                                   (b.first_head + local) * b.p.q_head_stride + piece * 8);
+    if (kHalf) {
+      uint32_t word[4];
+      __builtin_memcpy(word, &v, sizeof(word));
+      FATHOM_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        word[k] = bf16x2_to_f16x2(word[k], 1.0f);
+        bad |= overflows_f16(word[k]);
+      }
+      __builtin_memcpy(&v, word, sizeof(v));
+    }
+    std::byte* to = b.shared.base + Layout::kQueryAt + piece / 8 * kChunkBytes + swizzle(local, piece % 8);
+    *reinterpret_cast<device::Float4*>(to) = v;
+  }
+  if (kHalf && bad) b.shared.flags()[1] = 1;
+  device::publish_to_products();
+  device::arrive(&b.barriers().queries);
+}
+
+/// Half the output: 64 heads x 256 channels of a warpgroup. Register 4 j + i: column tile j.
+struct WideOutput {
+  float sum[128];
+
+  FATHOM_DEVICE void clear() {
+    FATHOM_UNROLL
+    for (int i = 0; i < 128; ++i) sum[i] = 0;
+  }
+  FATHOM_DEVICE void scale_by(float top, float bottom) {
+    FATHOM_UNROLL
+    for (int i = 0; i < 128; ++i) sum[i] *= i & 2 ? bottom : top;
+  }
+};
+
+/// sum += P V for one tile and the warpgroup's half of the channels.
+template <bool kHalf>
+FATHOM_DEVICE void add_values(const Block& b, int n, int group, WideOutput& output) {
+  device::multiply_begin();
+  FATHOM_UNROLL
+  for (int step = 0; step < 4; ++step) {
+    const auto p = device::describe_matrix(b.probabilities(n) + 32 * step, 16, 1024);
+    const auto v = device::describe_matrix(b.tile(n) + 4 * group * kChunkBytes + 2048 * step, kChunkBytes, 1024);
+    if (kHalf)
+      device::multiply_256_f16(output.sum, p, v, true);
+    else
+      device::multiply_256_bf16(output.sum, p, v, true);
+  }
+  device::multiply_end();
+}
+
+/// Scores of one tile: register 4 j + i holds rows 8 j + 2 t + (i & 1) of the tile.
+template <bool kHalf>
+FATHOM_DEVICE void compute_scores(const Block& b, int n, float (&score)[32]) {
+  device::multiply_begin();
+  FATHOM_UNROLL
+  for (int step = 0; step < 32; ++step) {
+    const int at = step / 4 * kChunkBytes + step % 4 * 32;
+    const auto q = device::describe_matrix(b.shared.base + Layout::kQueryAt + at, 16, 1024);
+    const auto k = device::describe_matrix(b.tile(n) + at, 16, 1024);
+    if (kHalf)
+      device::multiply_64_f16(score, q, k, step > 0);
+    else
+      device::multiply_64_bf16(score, q, k, step > 0);
+  }
+  device::multiply_end();
+}
+
+/// Softmax of one half (heads g or g + 8 of the warp) of a tile's scores. Returns the correction of older output.
+template <bool kHalf>
+FATHOM_DEVICE float soften(float (&score)[32], int half, const float* bias, float scale, std::byte* probabilities,
+                           int head, int t, SoftmaxState& state) {
+  float most = -__builtin_huge_valf();
+  FATHOM_UNROLL
+  for (int j = 0; j < 8; ++j) {
+    const FloatVector<2> mask = *reinterpret_cast<const FloatVector<2>*>(bias + 8 * j);
+    float &a = score[4 * j + 2 * half], &c = score[4 * j + 2 * half + 1];
+    a = a * scale + mask.v[0], c = c * scale + mask.v[1];
+    most = a > most ? a : most, most = c > most ? c : most;
+  }
+  most = largest_of_head(most);
+  float correction = 1;
+  if (most > state.reference + kReferenceSlack) {
+    correction = device::exp2_fast(state.reference - most);
+    state.reference = most;
+    state.sum *= correction;
+  }
+  const float reference = state.reference == -__builtin_huge_valf() ? 0.0f : state.reference;
+  FATHOM_UNROLL
+  for (int j = 0; j < 8; ++j) {
+    const float a = device::exp2_fast(score[4 * j + 2 * half] - reference);
+    const float c = device::exp2_fast(score[4 * j + 2 * half + 1] - reference);
+    state.sum += a + c;
+    *reinterpret_cast<uint32_t*>(probabilities + swizzle(head, j) + 4 * t) =
+        kHalf ? device::pack_f16x2(a, c) : device::pack_bf16x2(a, c);
+  }
+  return correction;
+}
+
+/// First warpgroup: scores, softmax, channels 0..255.
+template <bool kHalf>
+FATHOM_DEVICE void lead(const Block& b, int first, SoftmaxState (&state)[2], WideOutput& output) {
+  const int warp = device::uniform(device::thread_index() / 32), lane = device::thread_index() % 32;
+  const int g = lane / 4, t = lane % 4;
+  const float scale = kHalf ? b.p.score_scale * 0.015625f : b.p.score_scale;  // 2^(kUnit - 127)
+  Barriers& barriers = b.barriers();
+  FATHOM_UNROLL_1
+  for (int i = 0; i < b.share.tiles; ++i) {
+    const int n = first + i, buffer = n & 1, phase = n >> 1;
+    device::await(&barriers.full[buffer], phase);
+    float score[32];
+    compute_scores<kHalf>(b, n, score);
+    if (n >= 2) device::await(&barriers.free[buffer], phase - 1);
+    float correction[2];
+    FATHOM_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int head = 16 * warp + 8 * half + g;
+      correction[half] = soften<kHalf>(score, half, b.bias(n) + 2 * t, scale, b.probabilities(n), head, t, state[half]);
+      if (t == 0) b.correction(n)[head] = correction[half];
+    }
+    const bool changes = device::any_lane(correction[0] != 1 || correction[1] != 1);
+    if (lane == 0) b.changed(n)[warp] = changes;
+    device::publish_to_products();
+    device::arrive(&barriers.ready[buffer]);
+    if (changes) output.scale_by(correction[0], correction[1]);
+    device::await(&barriers.ready[buffer], phase);
+    add_values<kHalf>(b, n, 0, output);
+    device::arrive(&barriers.empty[buffer]);
+  }
+}
+
+/// Second warpgroup: channels 256..511.
+template <bool kHalf>
+FATHOM_DEVICE void follow(const Block& b, int first, WideOutput& output) {
+  const int warp = device::uniform(device::thread_index() / 32) - 4, g = device::thread_index() % 32 / 4;
+  Barriers& barriers = b.barriers();
+  FATHOM_UNROLL_1
+  for (int i = 0; i < b.share.tiles; ++i) {
+    const int n = first + i, buffer = n & 1, phase = n >> 1;
+    device::await(&barriers.full[buffer], phase);
+    device::await(&barriers.ready[buffer], phase);
+    if (b.changed(n)[warp]) output.scale_by(b.correction(n)[16 * warp + g], b.correction(n)[16 * warp + 8 + g]);
+    add_values<kHalf>(b, n, 1, output);
+    device::arrive(&barriers.free[buffer]);
+    device::arrive(&barriers.empty[buffer]);
+  }
+}
+
+/// Quad (half, j) of slice s (0..3 of the warpgroup's four): as Layout's output fragments.
+FATHOM_DEVICE void take_wide_quad(const WideOutput& o, int s, int half, int j, float factor, float (&v)[4]) {
+  FATHOM_UNROLL
+  for (int k = 0; k < 4; ++k) v[k] = o.sum[4 * (8 * s + 2 * j + (k >> 1)) + 2 * half + (k & 1)] * factor;
+}
+
+/// Consumers: states and output of the walk -> rounded rows in shared memory (alone), or a partial result.
+FATHOM_DEVICE void leave_output(const Block& b, const Partials<Layout, false>& partials, int split, float unit,
+                                SoftmaxState (&state)[2], const WideOutput& output) {
+  const int thread = device::thread_index(), warp = device::uniform(thread / 32), lane = thread % 32, g = lane / 4,
+            t = lane % 4;
+  const int group = warp / 4, m = warp % 4;
+  const bool alone = b.share.blocks == 1;
+  float* states = alone ? b.shared.state() : partials.state(split);
+  if (group == 0) {
+    FATHOM_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float sum = state[half].sum;
+      sum += device::shuffle_xor(sum, 1);
+      sum += device::shuffle_xor(sum, 2);
+      const int head = 16 * m + 8 * half + g;
+      if (t == 0) states[2 * head] = state[half].reference, states[2 * head + 1] = sum;
+    }
+  }
+  if (!alone) {
+    device::Float4* quads = partials.quads(split);
+    FATHOM_UNROLL
+    for (int s = 0; s < 4; ++s) FATHOM_UNROLL
+    for (int quad = 0; quad < 8; ++quad) {
+      float v[4];
+      take_wide_quad(output, s, quad / 4, quad % 4, unit, v);
+      quads[quad_index(m, 4 * group + s, quad, lane)] = {v[0], v[1], v[2], v[3]};
+    }
+    return;
+  }
+  device::arrive(&b.barriers().done);
+  device::await(&b.barriers().done, 0);  // both warpgroups are through, states are written
+  FATHOM_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const int local = 16 * m + 8 * half + g, head = b.first_head + local;
+    const float factor =
+        head < b.p.heads ? head_result(b.p, head, states[2 * local], states[2 * local + 1]).inverse * unit : 0;
+    std::byte* row = b.shared.base + local * kRowBytes + group * 512;
+    FATHOM_UNROLL
+    for (int j = 0; j < 32; ++j)
+      *reinterpret_cast<uint32_t*>(row + (8 * j + 2 * t) * 2) =
+          device::pack_bf16x2(output.sum[4 * j + 2 * half] * factor, output.sum[4 * j + 2 * half + 1] * factor);
+  }
+}
+
+/// One walk over the block's rows by the consumers.
+template <bool kHalf>
+FATHOM_DEVICE void consume(const Block& b, int first, SoftmaxState (&state)[2], WideOutput& output) {
+  output.clear();
+  state[0] = state[1] = SoftmaxState{};
+  if (device::thread_index() < device::kWarpgroup) {
+    device::await(&b.barriers().queries, kHalf ? 0 : 1);
+    lead<kHalf>(b, first, state, output);
+  } else {
+    follow<kHalf>(b, first, output);
+  }
+}
+
+FATHOM_DEVICE void init_barriers(const Block& b) {
+  Barriers& barriers = b.barriers();
+  for (int i = 0; i < 2; ++i) {
+    device::init_phases(&barriers.full[i], device::kWarpgroup);
+    device::init_phases(&barriers.empty[i], 2 * device::kWarpgroup);
+    device::init_phases(&barriers.ready[i], device::kWarpgroup);
+    device::init_phases(&barriers.free[i], device::kWarpgroup);
+  }
+  device::init_phases(&barriers.queries, 2 * device::kWarpgroup);
+  device::init_phases(&barriers.done, 2 * device::kWarpgroup);
+  b.shared.flags()[1] = 0;
+  device::publish_to_products();
+}
+
+/// The block's whole work; the grid is (splits, groups of 64 heads, tokens).
+FATHOM_DEVICE void wide_block(const Params& p, std::byte* shared_base) {
+  device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
+  const Shared<Layout> shared{shared_base};
+  const int thread = device::thread_index(), split = device::block_x(), token = device::block_z();
+  const int first_head = device::block_y() * Layout::kHeads, unit = token * device::grid_y() + device::block_y();
+  Block b{shared, p, token, first_head, {clamp_length(p.window, token), clamp_length(p.extra, token)}, {}};
+  b.share = share_of(b.counts.total(), kRows, device::grid_x(), split);
+  if (split >= b.share.blocks) return;
+  uint64_t arrivals_before = 0;
+  if (thread == 0) {
+    init_barriers(b);
+    if (b.share.blocks > 1) arrivals_before = device::load_relaxed(p.arrivals + unit);
+  }
+  device::sync_block();
+  const Partials<Layout, false> partials{p, shared_base, unit};
+  if (device::uniform(thread / device::kWarpgroup) == 2) {
+    device::give_registers<104>();
+    produce<true>(b, 0);
+    device::sync_block();
+    if (shared.flags()[1]) {
+      produce<false>(b, b.share.tiles);
+      device::sync_block();
+    }
+  } else {
+    device::take_registers<200>();
+    if (p.position && device::uniform(thread / 32) == 4) prepare_rotations<Layout>(shared, p, token, thread % 32);
+    stage_queries<true>(b);
+    SoftmaxState state[2];
+    WideOutput output;
+    consume<true>(b, 0, state, output);
+    device::sync_block();
+    float unit_factor = 0.015625f;
+    if (shared.flags()[1]) {
+      stage_queries<false>(b);
+      consume<false>(b, b.share.tiles, state, output);
+      device::sync_block();
+      unit_factor = 1;
+    }
+    leave_output(b, partials, split, unit_factor, state, output);
+  }
+  device::sync_block();
+  if (b.share.blocks > 1)
+    meet<Layout>(shared, partials, token, first_head, unit, split, b.share.blocks, arrivals_before);
+  else if (thread < kThreads)
+    finish_rows<Layout>(shared, p, token, first_head);
+}
+
+}  // namespace fathom::ops::sparse_decode::wide
