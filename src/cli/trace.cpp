@@ -4,14 +4,18 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <optional>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/progress.h"
 #include "cli/commands.h"
 #include "trace/analysis.h"
+#include "trace/diff.h"
 #include "trace/json_report.h"
 #include "trace/markdown_report.h"
+#include "trace/ranks.h"
 #include "trace/reader.h"
 #include "trace/text_report.h"
 
@@ -21,6 +25,7 @@ namespace {
 struct TraceOptions {
   std::vector<std::string> files, rules, explain;
   std::string json, markdown;
+  bool diff = false, ranks = false;
   int64_t top = 15, width = 0, batch = 1;
   double target = 0;
 };
@@ -45,6 +50,68 @@ trace::Trace read_with_progress(const std::filesystem::path& path) {
   return trace::read_trace(path, {.progress = [&](uint64_t done, uint64_t) { progress.update(done); }});
 }
 
+/// What several files are to each other: two of the same rank are before and after, different ranks are compared.
+enum class Relation { single, diff, ranks };
+
+Relation relation_of(const TraceOptions& o, const std::vector<trace::Analysis>& analyses) {
+  size_t devices = 0;
+  for (const trace::Analysis& a : analyses) devices += a.summary.devices.size();
+  if (o.diff && analyses.size() != 2) fail("trace: --diff compares exactly two traces; {} were given", analyses.size());
+  if (o.diff) return Relation::diff;
+  if (o.ranks) return Relation::ranks;  // refuses by itself when there are not two
+  std::set<int> ranks;
+  for (const trace::Analysis& a : analyses)
+    if (a.trace->rank) ranks.insert(*a.trace->rank);
+  if (analyses.size() == 2 && ranks.size() < 2) return Relation::diff;
+  const bool all_different = ranks.size() == analyses.size() && analyses.size() > 1;
+  return devices > 1 && (all_different || analyses.size() == 1) ? Relation::ranks : Relation::single;
+}
+
+void write_file(const std::string& path, const std::string& text) {
+  OutputFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+int report(const TraceOptions& o, const trace::CategoryRules& rules) {
+  std::vector<trace::Trace> traces;
+  for (const auto& path : trace::expand_paths(o.files)) traces.push_back(read_with_progress(path));
+  std::vector<trace::Analysis> analyses;
+  bool partial = false;
+  for (const trace::Trace& t : traces) {
+    analyses.push_back(trace::analyse(t, rules, {o.target, o.batch}));
+    partial |= t.import.partial;
+  }
+  const Relation relation = relation_of(o, analyses);
+  std::optional<trace::TraceDiff> diff;
+  std::optional<trace::RankComparison> ranks;
+  if (relation == Relation::diff) diff = trace::compare(analyses[0], analyses[1]);
+  if (relation == Relation::ranks) ranks = trace::compare_ranks(analyses);
+  if (!o.json.empty()) {
+    const std::string text = trace::json_report(analyses, diff ? &*diff : nullptr, ranks ? &*ranks : nullptr);
+    if (o.json == "-") {
+      print(text);
+    } else {
+      write_file(o.json, text);
+    }
+  }
+  if (!o.markdown.empty()) {
+    std::string text = trace::markdown_report(analyses, trace::today());
+    if (diff) text += trace::diff_markdown(*diff, analyses[0], analyses[1]);
+    if (ranks) text += trace::ranks_markdown(*ranks);
+    trace::append_markdown(o.markdown, text);
+  }
+  if (o.json != "-") {
+    const trace::TextOptions options{terminal_width(o.width), static_cast<size_t>(o.top),
+                                     ::isatty(STDOUT_FILENO) == 1 && !std::getenv("NO_COLOR")};
+    if (diff) print(trace::diff_text(*diff, analyses[0], analyses[1], options.width, options.top));
+    if (ranks) print(trace::ranks_text(*ranks, options.width));
+    for (size_t i = 0; i < analyses.size(); ++i)
+      print((i || diff || ranks ? "\n" : "") + trace::text_report(analyses[i], options));
+  }
+  return partial ? exit_partial : 0;
+}
+
 int run_trace(const TraceOptions& o) {
   trace::CategoryRules rules = trace::CategoryRules::built_in();
   for (auto at = o.rules.rbegin(); at != o.rules.rend(); ++at)  // the first file given is tried first
@@ -59,32 +126,7 @@ int run_trace(const TraceOptions& o) {
     if (o.explain.empty()) fail("trace: name at least one trace file or folder (see fathom trace --help)");
     return 0;
   }
-  std::vector<trace::Trace> traces;
-  for (const auto& path : trace::expand_paths(o.files)) traces.push_back(read_with_progress(path));
-  std::vector<trace::Analysis> analyses;
-  bool partial = false;
-  for (const trace::Trace& t : traces) {
-    analyses.push_back(trace::analyse(t, rules, {o.target, o.batch}));
-    partial |= t.import.partial;
-  }
-  const bool to_stdout = o.json == "-";
-  if (!o.json.empty()) {
-    const std::string text = trace::json_report(analyses);
-    if (to_stdout) {
-      print(text);
-    } else {
-      OutputFile file(o.json);
-      file.write(text);
-      file.commit();
-    }
-  }
-  if (!o.markdown.empty()) trace::append_markdown(o.markdown, analyses);
-  if (!to_stdout) {
-    const trace::TextOptions options{terminal_width(o.width), static_cast<size_t>(o.top),
-                                     ::isatty(STDOUT_FILENO) == 1 && !std::getenv("NO_COLOR")};
-    for (size_t i = 0; i < analyses.size(); ++i) print((i ? "\n" : "") + trace::text_report(analyses[i], options));
-  }
-  return partial ? exit_partial : 0;
+  return report(o, rules);
 }
 
 }  // namespace
@@ -103,6 +145,8 @@ Command trace_command() {
         p.option("--explain", o->explain, "Tell the category of this kernel name and the rule that decides");
         p.option("--target", o->target, "Tokens per second wanted: what that takes is told", 0, 1e9);
         p.option("--batch", o->batch, "Sequences that a step decodes (with --target)", 1, 1000000);
+        p.flag("--diff", o->diff, "Compare two traces, before and after (default for two files of one rank)");
+        p.flag("--ranks", o->ranks, "Compare ranks (default for files of different ranks)");
         p.option("--width", o->width, "Columns of the report; 0 takes the terminal's", 0, 1000);
         p.footer(
             "Exit status: 0 done, 1 not a trace or unreadable, 2 usage, 3 the file is damaged and the report PARTIAL.\n"

@@ -299,7 +299,14 @@ class Diagnoser {
   }
 
   void goal() {
-    if (goal_.tokens_per_second <= 0 || steps_.steps.empty()) return;
+    if (goal_.tokens_per_second <= 0) return;
+    if (steps_.steps.empty()) {
+      add({"target",
+           fmt::format("what {:.0f} tokens/s take cannot be told: no decode steps were found", goal_.tokens_per_second),
+           "neither annotations, nor graph launches, nor a repeating sequence of kernels mark steps",
+           "give a trace of several decode steps, or one with step annotations"});
+      return;
+    }
     const double needed = static_cast<double>(goal_.batch) / goal_.tokens_per_second * 1e9;
     const double factor = static_cast<double>(steps_.median) / needed;
     Finding f;

@@ -12,12 +12,27 @@
 namespace fathom::trace {
 namespace {
 
+/// The nested name of a mangled one that the demangler does not know (types of newer compilers): _ZN5aiter3addI...
+std::string nested_name(std::string_view mangled) {
+  std::string out;
+  size_t at = mangled.starts_with("_ZN") ? 3 : 2;
+  while (at < mangled.size() && mangled[at] >= '1' && mangled[at] <= '9') {
+    size_t length = 0;
+    for (; at < mangled.size() && mangled[at] >= '0' && mangled[at] <= '9' && length < 10'000; ++at)
+      length = length * 10 + static_cast<size_t>(mangled[at] - '0');
+    if (length > mangled.size() - at) break;
+    out += (out.empty() ? "" : "::") + std::string(mangled.substr(at, length));
+    at += length;
+  }
+  return out.empty() ? std::string(mangled) : out + std::string(mangled.substr(at).empty() ? "" : "<...>");
+}
+
 std::string demangled(std::string_view name) {
   if (!name.starts_with("_Z") || name.size() > 4000) return std::string(name);
   int status = 0;
   const std::unique_ptr<char, decltype(&std::free)> text(
       abi::__cxa_demangle(std::string(name).c_str(), nullptr, nullptr, &status), &std::free);
-  return status == 0 && text ? std::string(text.get()) : std::string(name);
+  return status == 0 && text ? std::string(text.get()) : nested_name(name);
 }
 
 void remove_all(std::string& text, std::string_view what) {

@@ -1,8 +1,29 @@
+#include <algorithm>
+
 #include "base/error.h"
 #include "trace/format.h"
 #include "trace/text_report.h"
 
 namespace fathom::trace {
+
+namespace {
+
+std::string factor(double x) {
+  return x >= 100 ? "over 100x" : fmt::format("{:.2f}x", x);
+}
+
+/// "; it fills 18 of 132 SMs" where that is a finding.
+std::string fills(const Analysis& a, const KernelRow& top) {
+  for (const Finding& f : a.diagnosis.findings)
+    if (f.id == "few_blocks" && !f.rows.empty() && f.rows.front() == 0) {
+      int sms = 0;
+      for (const Device& d : a.trace->devices) sms = std::max(sms, d.sm_count);
+      return fmt::format("; it fills {} of {} SMs", a.trace->shapes[index(top.shape)].blocks(), sms);
+    }
+  return "";
+}
+
+}  // namespace
 
 std::string headline(const Analysis& a) {
   const Trace& trace = *a.trace;
@@ -14,10 +35,11 @@ std::string headline(const Analysis& a) {
   }
   const KernelRow& top = a.ranking.rows.front();
   const Category& category = a.categories.categories[top.category];
-  std::string out = fmt::format("{} of GPU time is one {}: {} ({} calls, mean {}).", percent(top.share),
-                                top.kind == WorkKind::kernel ? "kernel" : "kind of copy",
-                                fit(short_name(trace.names.text(top.name)), 70), count_text(top.calls),
-                                time_text(static_cast<Ns>(top.mean())));
+  std::string out =
+      fmt::format("{} of GPU time is one {}: {} ({} calls, mean {}){}; the most that fixing it can give is {}.",
+                  percent(top.share), top.kind == WorkKind::kernel ? "kernel" : "kind of copy",
+                  fit(short_name(trace.names.text(top.name)), 70), count_text(top.calls),
+                  time_text(static_cast<Ns>(top.mean())), fills(a, top), factor(a.diagnosis.speedup(top.total)));
   if (!a.categories.rows.empty() && a.categories.rows.front().category != top.category) {
     const CategoryRow& row = a.categories.rows.front();
     out += fmt::format(" The largest group is {} with {}.", a.categories.categories[row.category].label,

@@ -101,6 +101,104 @@ json device_json(const Trace& t, const DeviceSummary& d) {
   return out;
 }
 
+json steps_json(const StepAnalysis& s) {
+  constexpr const char* sources[] = {"none", "gpu_annotation", "host_annotation", "graph_launch", "sequence"};
+  json out;
+  out["source"] = sources[static_cast<size_t>(s.source)];
+  out["marker"] = s.marker;
+  out["count"] = s.steps.size();
+  out["median_ns"] = s.median;
+  out["mean_ns"] = s.mean;
+  out["min_ns"] = s.min;
+  out["p95_ns"] = s.p95;
+  out["max_ns"] = s.max;
+  out["kernels"] = s.kernels;
+  out["gap_ns"] = s.gap_time;
+  out["between_ns"] = s.between;
+  out["layers"] = {{"repeats", s.layers.repeats}, {"kernels", s.layers.kernels}, {"mean_ns", s.layers.mean}};
+  out["steps"] = json::array();
+  for (size_t i = 0; i < s.steps.size() && i < 10'000; ++i) {
+    const Step& step = s.steps[i];
+    out["steps"].push_back({{"start_ns", step.start},
+                            {"end_ns", step.end},
+                            {"kernels", step.kernels},
+                            {"total_ns", step.total},
+                            {"busy_ns", step.busy},
+                            {"gap_ns", step.gap_time}});
+  }
+  return out;
+}
+
+json diagnosis_json(const Analysis& a) {
+  const Diagnosis& d = a.diagnosis;
+  json out;
+  out["base_ns"] = d.base;
+  out["unknown_launches_share"] = d.unknown_launches;
+  out["findings"] = json::array();
+  for (const Finding& f : d.findings) {
+    json rows = json::array();
+    for (const size_t row : f.rows) rows.push_back(row);
+    out["findings"].push_back({{"id", f.id},
+                               {"title", f.title},
+                               {"evidence", f.evidence},
+                               {"advice", f.advice},
+                               {"gain_ns", f.gain},
+                               {"gain_speedup", d.speedup(f.gain)},
+                               {"ceiling_ns", f.ceiling},
+                               {"ceiling_speedup", d.speedup(f.ceiling)},
+                               {"rows", rows}});
+  }
+  return out;
+}
+
+json diff_rows(const std::vector<DiffRow>& rows) {
+  constexpr const char* changes[] = {"both", "renamed", "added", "gone"};
+  json out = json::array();
+  for (const DiffRow& r : rows)
+    out.push_back({{"name", r.name},
+                   {"old_name", r.old_name},
+                   {"category", r.category},
+                   {"change", changes[static_cast<size_t>(r.change)]},
+                   {"before_ns", r.before},
+                   {"after_ns", r.after},
+                   {"calls_before", r.calls_before},
+                   {"calls_after", r.calls_after},
+                   {"share_before", r.share_before},
+                   {"share_after", r.share_after}});
+  return out;
+}
+
+json diff_json(const TraceDiff& d) {
+  json out;
+  out["headline"] = d.headline;
+  out["per_step"] = d.per_step;
+  out["measures"] = json::array();
+  for (const Measure& m : d.measures)
+    out["measures"].push_back({{"name", m.name}, {"before_ns", m.before}, {"after_ns", m.after}});
+  out["kernels"] = diff_rows(d.rows);
+  out["categories"] = diff_rows(d.categories);
+  return out;
+}
+
+json ranks_json(const RankComparison& c) {
+  json out;
+  out["headline"] = c.headline;
+  out["collectives"] = c.collectives;
+  out["unmatched_names"] = c.unmatched_names;
+  out["mean_skew_ns"] = c.skew;
+  out["ranks"] = json::array();
+  for (const RankRow& r : c.rows)
+    out["ranks"].push_back({{"label", r.label},
+                            {"rank", r.rank ? json(*r.rank) : json(nullptr)},
+                            {"span_ns", r.span},
+                            {"busy_ns", r.busy},
+                            {"compute_ns", r.compute},
+                            {"communication_ns", r.communication},
+                            {"waiting_ns", r.waiting},
+                            {"arrived_last", r.last}});
+  return out;
+}
+
 json trace_json(const Analysis& a) {
   const Trace& t = *a.trace;
   json out;
@@ -145,8 +243,11 @@ json trace_json(const Analysis& a) {
                                  {"calls", r.calls},
                                  {"names", r.names},
                                  {"total_ns", r.total},
-                                 {"share", r.share}});
+                                 {"share", r.share},
+                                 {"ceiling_speedup", a.diagnosis.speedup(r.total)}});
   }
+  out["steps"] = steps_json(a.steps);
+  out["diagnosis"] = diagnosis_json(a);
   out["other_share_of_kernels"] = a.categories.other_share;
   out["lanes"] = json::array();
   for (const Lane& l : t.lanes)
@@ -161,11 +262,13 @@ json trace_json(const Analysis& a) {
 
 }  // namespace
 
-std::string json_report(const std::vector<Analysis>& analyses) {
+std::string json_report(const std::vector<Analysis>& analyses, const TraceDiff* diff, const RankComparison* ranks) {
   json out;
   out["schema"] = "fathom-trace-1";
   out["traces"] = json::array();
   for (const Analysis& a : analyses) out["traces"].push_back(trace_json(a));
+  if (diff) out["diff"] = diff_json(*diff);
+  if (ranks) out["ranks"] = ranks_json(*ranks);
   return out.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
 }
 

@@ -5,10 +5,14 @@
 #include <vector>
 
 #include "trace/analysis.h"
+#include "trace/diff.h"
+#include "trace/ranks.h"
 
 namespace fathom::trace {
 
 /// {"schema": "fathom-trace-1", "traces": [...]}, indented, ending with a newline. All times are integer nanoseconds.
-std::string json_report(const std::vector<Analysis>& analyses);
+/// `diff` and `ranks` may be null.
+std::string json_report(const std::vector<Analysis>& analyses, const TraceDiff* diff = nullptr,
+                        const RankComparison* ranks = nullptr);
 
 }  // namespace fathom::trace

@@ -35,7 +35,11 @@ class TextWriter {
   }
   void paragraph(std::string_view text, std::string_view indent = "") { out_ += wrapped(text, width_, indent); }
   std::string strong(const std::string& text) const { return options_.bold ? "\033[1m" + text + "\033[0m" : text; }
-  void title(const std::string& text) { out_ += "\n" + strong(text) + "\n"; }
+  void title(const std::string& text) {
+    std::string lines = wrapped(text, width_);
+    lines.pop_back();
+    out_ += "\n" + strong(lines) + "\n";
+  }
 
   void lead() {
     std::string text = wrapped(headline(a_), width_);
@@ -57,48 +61,65 @@ class TextWriter {
     paragraph(facts, "  ");
   }
 
+  /// Columns of the ranking; those that the width has no room for are left out.
+  struct Column {
+    const char* head;
+    size_t width, from_width;  // shown when the report is at least `from_width` wide
+    std::string (*text)(const KernelRow&);
+  };
+  static constexpr Column columns[] = {
+      {"total ms", 10, 0, [](const KernelRow& r) { return milliseconds(r.total); }},
+      {"share", 8, 0, [](const KernelRow& r) { return percent(r.share); }},
+      {"calls", 8, 0, [](const KernelRow& r) { return fmt::format("{}", r.calls); }},
+      {"mean us", 10, 0, [](const KernelRow& r) { return microseconds(r.mean()); }},
+      {"min us", 10, 150, [](const KernelRow& r) { return microseconds(static_cast<double>(r.min)); }},
+      {"max us", 10, 80, [](const KernelRow& r) { return microseconds(static_cast<double>(r.max)); }},
+      {"p95 us", 10, 90, [](const KernelRow& r) { return microseconds(static_cast<double>(r.p95)); }},
+  };
+
   void ranking() {
     const auto& rows = a_.ranking.rows;
     const size_t shown = rows.size() <= options_.top + 1 ? rows.size() : options_.top;
     title(fmt::format("Kernels by total time (share of the sum of all GPU work, {})", time_text(a_.summary.total)));
-    const bool wide = width_ >= 110, widest = width_ >= 150;  // category and minimum only where there is room
-    const size_t fixed = 10 + 8 + 8 + 10 + 10 + 10 + (widest ? 10 : 0) + (wide ? 19 : 0) + 1;
-    const size_t name_width = width_ > fixed + 16 ? width_ - fixed : 16;
-    std::string head = padded("total ms", 10, true) + padded("share", 8, true) + padded("calls", 8, true) +
-                       padded("mean us", 10, true) + (widest ? padded("min us", 10, true) : "") +
-                       padded("max us", 10, true) + padded("p95 us", 10, true) +
-                       (wide ? "  " + padded("category", 17) : "") + " kernel";
-    line(head);
+    const bool with_category = width_ >= 110;
+    size_t used = with_category ? 20 : 1;
+    std::string head;
+    for (const Column& c : columns) {
+      if (width_ < c.from_width) continue;
+      head += padded(c.head, c.width, true);
+      used += c.width;
+    }
+    const size_t name_width = width_ - used;
+    line(head + (with_category ? "  " + padded("category", 17) : "") + " kernel");
     std::vector<std::string> names;
     for (size_t i = 0; i < shown; ++i) names.push_back(display_name(trace_.names.text(rows[i].name)));
     names = distinct_names(names, name_width);
     for (size_t i = 0; i < shown; ++i) {
-      const KernelRow& r = rows[i];
-      line(padded(milliseconds(r.total), 10, true) + padded(percent(r.share), 8, true) +
-           padded(fmt::format("{}", r.calls), 8, true) + padded(microseconds(r.mean()), 10, true) +
-           (widest ? padded(microseconds(static_cast<double>(r.min)), 10, true) : "") +
-           padded(microseconds(static_cast<double>(r.max)), 10, true) +
-           padded(microseconds(static_cast<double>(r.p95)), 10, true) +
-           (wide ? "  " + padded(fit(a_.categories.categories[r.category].label, 17), 17) : "") + " " + names[i]);
+      std::string text;
+      for (const Column& c : columns)
+        if (width_ >= c.from_width) text += padded(c.text(rows[i]), c.width, true);
+      if (with_category) text += "  " + padded(fit(a_.categories.categories[rows[i].category].label, 17), 17);
+      line(text + " " + names[i]);
     }
     if (shown == rows.size()) return;
-    Ns total = 0;
-    int64_t calls = 0;
-    double share = 0;
-    for (size_t i = shown; i < rows.size(); ++i) total += rows[i].total, calls += rows[i].calls, share += rows[i].share;
-    line(padded(milliseconds(total), 10, true) + padded(percent(share), 8, true) +
-         padded(fmt::format("{}", calls), 8, true) + std::string(30 + (widest ? 10 : 0) + (wide ? 19 : 0), ' ') +
-         fit(fmt::format(" {} more (--top)", rows.size() - shown), name_width));
+    KernelRow rest;
+    for (size_t i = shown; i < rows.size(); ++i)
+      rest.total += rows[i].total, rest.calls += rows[i].calls, rest.share += rows[i].share;
+    std::string text = padded(milliseconds(rest.total), 10, true) + padded(percent(rest.share), 8, true) +
+                       padded(fmt::format("{}", rest.calls), 8, true);
+    text += std::string(width_ - name_width - text.size(), ' ');
+    line(text + fit(fmt::format("{} more (--top)", rows.size() - shown), name_width));
   }
 
   void categories() {
     title("Categories, and the speed-up if one took no time at all");
     for (const CategoryRow& r : a_.categories.rows) {
-      const size_t room = width_ > 78 ? std::min<size_t>(width_ - 68, 40) : 10;
-      const auto bar = static_cast<size_t>(r.share * static_cast<double>(room) + 0.5);
-      line(padded(a_.categories.categories[r.category].label, 19) + padded(milliseconds(r.total), 10, true) + " ms" +
-           padded(percent(r.share), 8, true) + padded(fmt::format("{}", r.calls), 8, true) + " calls" +
-           padded(speedup_text(a_.diagnosis.speedup(r.total)), 11, true) + "  " + std::string(bar, '#'));
+      std::string text = padded(fit(a_.categories.categories[r.category].label, 18), 19) +
+                         padded(milliseconds(r.total), 10, true) + " ms" + padded(percent(r.share), 8, true) +
+                         padded(speedup_text(a_.diagnosis.speedup(r.total)), 11, true);
+      if (width_ >= 80) text += padded(fmt::format("{}", r.calls), 8, true) + " calls";
+      const size_t room = width_ > text_width(text) + 12 ? std::min<size_t>(width_ - text_width(text) - 2, 40) : 0;
+      line(text + "  " + std::string(static_cast<size_t>(r.share * static_cast<double>(room) + 0.5), '#'));
     }
     line(fmt::format("Not matched by any rule (other): {} of kernel time", percent(a_.categories.other_share)));
   }
@@ -155,8 +176,9 @@ class TextWriter {
         for (size_t i = 0; i < d.windows.size() && i < 6; ++i) {
           const Window& w = d.windows[i];
           const double length = std::max(1.0, static_cast<double>(w.end - w.start));
-          line(fmt::format("    window {} at +{}: {}, busy {}, {} events", i + 1, time_text(w.start - d.first),
-                           time_text(w.end - w.start), percent(static_cast<double>(w.busy) / length), w.events));
+          paragraph(fmt::format("    window {} at +{}: {}, busy {}, {} events", i + 1, time_text(w.start - d.first),
+                                time_text(w.end - w.start), percent(static_cast<double>(w.busy) / length), w.events),
+                    "        ");
         }
         if (d.windows.size() > 6) line(fmt::format("    and {} more windows", d.windows.size() - 6));
       }
