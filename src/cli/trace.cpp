@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "trace/analysis.h"
 #include "trace/diff.h"
+#include "trace/html/html_report.h"
 #include "trace/json_report.h"
 #include "trace/markdown_report.h"
 #include "trace/ranks.h"
@@ -24,7 +25,7 @@ namespace {
 
 struct TraceOptions {
   std::vector<std::string> files, rules, explain;
-  std::string json, markdown;
+  std::string json, markdown, html;
   bool diff = false, ranks = false;
   int64_t top = 15, width = 0, batch = 1;
   double target = 0;
@@ -87,13 +88,13 @@ int report(const TraceOptions& o, const trace::CategoryRules& rules) {
   std::optional<trace::RankComparison> ranks;
   if (relation == Relation::diff) diff = trace::compare(analyses[0], analyses[1]);
   if (relation == Relation::ranks) ranks = trace::compare_ranks(analyses);
-  if (!o.json.empty()) {
+  if (!o.json.empty() || !o.html.empty()) {
     const std::string text = trace::json_report(analyses, diff ? &*diff : nullptr, ranks ? &*ranks : nullptr);
-    if (o.json == "-") {
+    if (o.json == "-")
       print(text);
-    } else {
+    else if (!o.json.empty())
       write_file(o.json, text);
-    }
+    if (!o.html.empty()) write_file(o.html, trace::html_report(analyses, text));
   }
   if (!o.markdown.empty()) {
     std::string text = trace::markdown_report(analyses, trace::today());
@@ -139,6 +140,7 @@ Command trace_command() {
         p.positional("FILE", o->files,
                      "Traces or folders of traces: PyTorch, JAX, Nsight Systems .sqlite, fathom --profile", false);
         p.option("--json", o->json, "Write everything as JSON to this file; - for the standard output");
+        p.option("--html", o->html, "Write the report as one HTML file that needs no network");
         p.option("--md", o->markdown, "Append a dated section to this Markdown file");
         p.option("--top", o->top, "Rows of the ranking", 1, 100000);
         p.option("--rules", o->rules, "File of category rules, tried before the built-in ones");

@@ -12,6 +12,7 @@ std::string_view html_common_js();
 std::string_view html_ranking_js();
 std::string_view html_timeline_js();
 std::string_view html_sections_js();
+std::string_view html_comparison_js();
 std::string_view html_page_js();
 
 }  // namespace fathom::embedded

@@ -180,7 +180,7 @@ json steps_json(const StepAnalysis& a, size_t limit) {
 
 /// Readable forms of the names on the page, where they differ from the names themselves. Names whose readable forms
 /// are the same stay as they are, so that two kernels never look like one.
-json readable_names(const json& trace, const json& timelines, const HtmlLimits& limits) {
+json readable_names(const json& trace, const json& timelines, const json& compared, const HtmlLimits& limits) {
   std::map<std::string, std::string> shown;
   const auto add = [&](const json& name) {
     const std::string& raw = name.get_ref<const std::string&>();
@@ -191,6 +191,7 @@ json readable_names(const json& trace, const json& timelines, const HtmlLimits& 
     for (const json& hole : device["holes"]) add(hole["before"]), add(hole["after"]);
   for (const json& view : timelines)
     for (const json& kernel : view["kernels"]) add(kernel["name"]);
+  for (const json& row : compared) add(row["name"]), add(row["old_name"]);
   std::map<std::string_view, size_t> users;
   for (const auto& [raw, text] : shown) ++users[text];
   json out = json::object();
@@ -236,6 +237,7 @@ json page_data(const std::vector<Analysis>& analyses, const std::string& documen
   Trimmer top_trimmer(limits, rows);
   top_trimmer.trim(top);
   for (const auto& [key, value] : top.items()) document[key] = value;
+  const json compared = document.contains("diff") ? document["diff"]["kernels"] : json::array();
   for (size_t i = 0; i < count; ++i) {
     json& trace = document["traces"].at(i);
     if (trace.contains("steps")) trace["steps"].erase("steps");  // the plot has its own
@@ -247,7 +249,7 @@ json page_data(const std::vector<Analysis>& analyses, const std::string& documen
     for (const TimelineView& view : timeline_views(analyses[i], events))
       page["timelines"].push_back(timeline_json(analyses[i], view, limits));
     page["steps"] = steps_json(analyses[i].steps, limits.steps);
-    page["names"] = readable_names(trace, page["timelines"], limits);
+    page["names"] = readable_names(trace, page["timelines"], compared, limits);
     page["ranking_rest"] = rest_json(analyses[i].ranking, rows);
     page["left_out"] = std::move(trimmer.left_out);
     trace["page"] = std::move(page);
@@ -299,9 +301,9 @@ std::string html_report(const std::vector<Analysis>& analyses, const std::string
          "<p>The tables, the timeline and the plots of this report need JavaScript.</p>\n</div></noscript>\n";
   out += "<script type=\"application/json\" id=\"data\">" + data + "</script>\n";
   out += fmt::format("<script nonce=\"{}\">\n{}\n</script>\n", nonce, embedded::html_uplot_js());
-  out += fmt::format("<script nonce=\"{}\">\n(() => {{\n'use strict';\n{}\n{}\n{}\n{}\n{}\n}})();\n</script>\n", nonce,
-                     embedded::html_common_js(), embedded::html_ranking_js(), embedded::html_timeline_js(),
-                     embedded::html_sections_js(), embedded::html_page_js());
+  out += fmt::format("<script nonce=\"{}\">\n(() => {{\n'use strict';\n{}\n{}\n{}\n{}\n{}\n{}\n}})();\n</script>\n",
+                     nonce, embedded::html_common_js(), embedded::html_ranking_js(), embedded::html_timeline_js(),
+                     embedded::html_sections_js(), embedded::html_comparison_js(), embedded::html_page_js());
   out += "</body>\n</html>\n";
   return out;
 }

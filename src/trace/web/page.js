@@ -34,26 +34,26 @@ function traceBody(trace) {
   return shown;
 }
 
-/** Several files: one line for each, to compare and to choose. */
-function overview(show) {
+/** Several files: what they are to each other, and one line for each, to compare and to choose. */
+function overview(current) {
   const rows = report.traces.map((t, i) => [
-    h('button', {type: 'button', class: 'inline', click: () => show(i), text: visible(t.file)}), t.rank === null ? '' : t.rank,
-    milliseconds(t.total_ns), milliseconds(t.busy_ns), milliseconds(t.span_ns), milliseconds(t.span_ns - t.busy_ns),
-    t.import.partial ? 'PARTIAL' : '']);
-  const columns = ['file', 'rank', 'total ms (sum)', 'busy ms (union)', 'span ms', 'idle ms', ''].map((label, i) => ({label, numeric: i > 0 && i < 6}));
-  return h('section', {'aria-label': 'All files'}, plainTable('All files', columns, rows));
+    h('button', {type: 'button', class: 'inline', 'aria-current': i === current ? 'true' : null, click: () => show(i), text: visible(t.file)}),
+    t.rank === null ? '' : String(t.rank), milliseconds(t.total_ns), milliseconds(t.busy_ns), milliseconds(t.span_ns),
+    milliseconds(t.span_ns - t.busy_ns), t.import.partial ? 'PARTIAL' : 'whole']);
+  const columns = ['file', 'rank', 'total ms (sum)', 'busy ms (union)', 'span ms', 'idle ms', 'file is'].map((label, i) => ({label, numeric: i > 0 && i < 6}));
+  return section('files', plural(rows.length, 'file'), plainTable('All files', columns, rows));
 }
 
 function show(index) {
   const trace = report.traces[index];
   drawings = [];
   const several = report.traces.length > 1;
-  root.replaceChildren(
-    h('header', {}, h('h1', {text: visible(trace.file)}), h('p', {class: 'note', text: subtitle(trace)}),
-      several ? h('div', {class: 'tools'}, h('label', {}, 'File ', h('select', {change: (e) => show(Number(e.target.value))},
-        report.traces.map((t, i) => h('option', {value: i, selected: i === index, text: visible(t.file)}))))) : null),
-    ...traceBody(trace), ...(several ? [overview(show)] : []),
-    h('footer', {}, note('Made by fathom trace. Everything is in this file; it loads nothing.')));
+  const picker = several ? h('div', {class: 'tools'}, h('label', {}, 'Report of the file ', h('select', {change: (e) => show(Number(e.target.value))},
+    report.traces.map((t, i) => h('option', {value: i, selected: i === index, text: visible(t.file)}))))) : null;
+  root.replaceChildren(...[
+    several ? [diffSection(report.diff, report.traces), ranksSection(report.ranks), overview(index), picker] : null,
+    h('header', {}, h('h1', {text: visible(trace.file)}), h('p', {class: 'note', text: subtitle(trace)})),
+    traceBody(trace), h('footer', {}, note('Made by fathom trace. Everything is in this file; it loads nothing.'))].flat().filter(Boolean));
   redraw();
 }
 
