@@ -72,27 +72,31 @@ step() {
 printf 'commit %s, %s\n' "$(cat "$unpacked/commit")" "$(date -u '+%Y-%m-%d %H:%M UTC')"
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null || echo "no nvidia-smi"
 "$fathom" kernels --json >"$out/list.json" || die "the program does not start here"
-read -r ops variants < <(python3 - "$out/list.json" <<'PYTHON'
+# Operations that have CUDA variants, and the names of those: all, of attention, of the rest.
+read -r ops variants attention_variants others other_variants < <(python3 - "$out/list.json" <<'PYTHON'
 import json, sys
 found = json.load(open(sys.argv[1]))
 cuda = {o["op"]: [v["name"] for v in o["variants"] if v["backend"] == "cuda"] for o in found["ops"]}
-print(",".join(o for o in cuda if cuda[o]) or "-", ",".join(dict.fromkeys(v for o in cuda.values() for v in o)) or "-")
+cuda = {op: names for op, names in cuda.items() if names}
+rest = {op: names for op, names in cuda.items() if op != "sparse_attention"}
+names = lambda ops: ",".join(dict.fromkeys(n for op in ops for n in ops[op])) or "-"
+print(",".join(cuda) or "-", names(cuda), ",".join(cuda.get("sparse_attention", [])) or "-", ",".join(rest) or "-", names(rest))
 PYTHON
 )
 [ "$ops" != - ] || die "this build has no CUDA variant of any operation"
 seed=$((RANDOM * 32768 + RANDOM))
 lab=("$fathom" kernels --op "$ops" --variant "$variants")
-attention=("$fathom" kernels --op sparse_attention --variant "$variants" --time-only)
+attention=("$fathom" kernels --op sparse_attention --variant "$attention_variants")
 
 step "checks, 150 random cases" 120 "${lab[@]}" --check-only --cases 150 --seed "$seed"
-step "attention, c4, all batches" 60 "${attention[@]}" --shape c4 --batch 1,2,4,8,16,32,64,128 --seconds 0.05
-step "attention, other shapes" 70 "${attention[@]}" --shape c128-128k,c128-1m,window,verify6 --batch 1,8,64 --seconds 0.05
-others=$(printf %s "$ops" | tr , '\n' | grep -v '^sparse_attention$' | paste -sd,)
-[ -z "$others" ] || step "other operations" 60 "$fathom" kernels --op "$others" --variant "$variants" --time-only --seconds 0.05
-for gpu in rtxpro6000 rtx4090 a100; do
-  step "planned as $gpu" 40 "$fathom" kernels --op sparse_attention --variant "$variants" --as "$gpu" --cases 40 --seed "$seed" \
-    --shape c4 --batch 1,8,64 --seconds 0.05
-done
+if [ "$attention_variants" != - ]; then
+  step "attention, c4, all batches" 60 "${attention[@]}" --time-only --shape c4 --batch 1,2,4,8,16,32,64,128 --seconds 0.05
+  step "attention, other shapes" 70 "${attention[@]}" --time-only --shape c128-128k,c128-1m,window,verify6 --batch 1,8,64 --seconds 0.05
+  for gpu in rtxpro6000 rtx4090 a100; do
+    step "attention planned as $gpu" 40 "${attention[@]}" --as "$gpu" --cases 40 --seed "$seed" --shape c4 --batch 1,8,64 --seconds 0.05
+  done
+fi
+[ "$others" = - ] || step "other operations" 60 "$fathom" kernels --op "$others" --variant "$other_variants" --time-only --seconds 0.05
 if sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null); then
   for tool in memcheck racecheck; do
     step "$tool" 75 "$sanitizer" --tool "$tool" --error-exitcode 9 "${lab[@]}" --check-only --cases 8 --bare --seed 7
@@ -107,5 +111,8 @@ else
 fi
 
 printf '\n%s\ncommit %s, seed %s, %d s\n' "$table" "$(cat "$unpacked/commit")" "$seed" $((SECONDS - begin))
-[ "$failures" -eq 0 ] && echo "all steps passed" || echo "$failures steps FAILED"
+left_out=$(printf %s "$table" | grep -c 'NOT RUN')
+if [ "$failures" -ne 0 ]; then echo "$failures steps FAILED"
+elif [ "$left_out" -ne 0 ]; then echo "all steps that ran passed; $left_out did not run"
+else echo "all steps passed"; fi
 [ "$failures" -eq 0 ]

@@ -40,7 +40,7 @@ struct Timing {
 /// What limits the work of time_case().
 struct Budget {
   double seconds = 0.5;               // of measuring, about
-  int64_t memory = int64_t{4} << 30;  // bytes of all copies
+  int64_t memory = int64_t{2} << 30;  // bytes of all copies; on a GPU at least a quarter of what is free
 };
 
 /// Times `variant`. After the timed runs the outputs of the first and of the last copy are demanded to be bitwise equal

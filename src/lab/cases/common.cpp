@@ -208,7 +208,7 @@ PoolWrite kv_pool_write(const PoolShape& shape) {
     read_row(shape.at(const_cast<std::byte*>(pool)), shape.format, slot, values);
   };
   write.owns = [shape](int64_t slot, const std::function<void(int64_t, int64_t)>& visit) {
-    std::byte* zero = nullptr;
+    auto* const zero = reinterpret_cast<std::byte*>(uintptr_t{1} << 20);  // any address: only differences count
     const ops::KvPool pool = shape.at(zero);
     visit(pool.row_data(shape.format, slot) - zero,
           shape.format == RowFormat::bf16 ? 2 * ops::kHeadDim : ops::kV4DataBytes);

@@ -38,7 +38,7 @@ PoolWrite index_pool_write(const IndexPoolShape& shape) {
     }
   };
   write.owns = [shape](int64_t slot, const std::function<void(int64_t, int64_t)>& visit) {
-    std::byte* zero = nullptr;
+    auto* const zero = reinterpret_cast<std::byte*>(uintptr_t{1} << 20);  // any address: only differences count
     visit(shape.at(zero).row_codes(slot) - zero, ops::kIndexCodeBytes);
     visit(shape.at(zero).row_scales(slot) - zero, ops::kIndexScaleBytes);
   };
