@@ -4,7 +4,7 @@ on the same processors.
 
 usage: against_reference.py FATHOM_BINARY [ROUNDS]        needs numpy
 
-Prints each round and the median ratios. A ratio says something only on a machine that is otherwise idle.
+Prints each round and the median ratios, then the peak resident memory of a short run beside the size of the model. A ratio says something only on a machine that is otherwise idle.
 """
 import json
 import os
@@ -25,6 +25,15 @@ def fathom(binary, prompt_text, tokens):
     out = subprocess.run([binary, 'run', MODEL, '-', '-n', str(tokens), '--ignore-eos', '--temperature', '0', '--json', '-q',
                           '--chunk', '2048'], input=prompt_text.encode(), stdout=subprocess.PIPE, check=True).stdout
     return json.loads(out)
+
+
+def peak_memory(binary):
+    """Peak resident bytes of a run of 64 tokens."""
+    child = subprocess.Popen([binary, 'run', MODEL, 'Once upon a time', '-n', '64', '--ignore-eos', '-q'], stdout=subprocess.DEVNULL)
+    _, status, usage = os.wait4(child.pid, 0)
+    if status != 0:
+        sys.exit(f'fathom ended with status {status}')
+    return usage.ru_maxrss * 1024
 
 
 def main(binary, rounds=3):
@@ -50,6 +59,9 @@ def main(binary, rounds=3):
               f"{prefill[-1]:.1f} times; decode {timing['decode_tokens_per_second']:.0f} against {ref_decode:.1f} tokens/s, {decode[-1]:.1f} times; "
               f"{timing['decode_bytes_per_token'] / 2**20:.1f} MiB touched a token, {gigabytes:.1f} GB/s; load {timing['load_seconds']:.2f} s", flush=True)
     print(f'median: prefill {statistics.median(prefill):.1f} times, decode {statistics.median(decode):.1f} times as fast as ref.py')
+    tensors = json.load(open(os.path.join(MODEL, 'model.safetensors.index.json')))['metadata']['total_size']
+    peak = peak_memory(binary)
+    print(f'peak resident memory of a short run: {peak / 2**20:.1f} MiB, {peak / tensors:.2f} times the {tensors / 2**20:.1f} MiB of tensors')
 
 
 if __name__ == '__main__':

@@ -5,11 +5,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
 
 #include "base/error.h"
+#include "base/interrupt.h"
 
 namespace fathom {
 namespace {
@@ -81,6 +83,35 @@ std::string read_file(const std::filesystem::path& path, size_t limit) {
   return text;
 }
 
+void write_all(int descriptor, std::string_view text, std::string_view name) {
+  while (!text.empty()) {
+    const ssize_t n = ::write(descriptor, text.data(), text.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) fail("{}: cannot write: {}", name, std::strerror(errno));
+    text.remove_prefix(static_cast<size_t>(n));
+  }
+}
+
+std::string read_all(int descriptor, std::string_view name, size_t limit) {
+  std::string text;
+  while (true) {
+    throw_if_interrupted("reading");
+    const size_t have = text.size();
+    text.resize(have + (size_t{64} << 10));
+    const ssize_t n = ::read(descriptor, text.data() + have, text.size() - have);
+    if (n < 0 && errno != EINTR) fail("{}: cannot read: {}", name, std::strerror(errno));
+    text.resize(have + static_cast<size_t>(std::max<ssize_t>(0, n)));
+    if (text.size() > limit) fail("{}: more than the {} bytes allowed", name, limit);
+    if (n == 0) return text;
+  }
+}
+
+void check_output_path(const std::filesystem::path& path) {
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode) && !S_ISDIR(info.st_mode)) return;
+  OutputFile probe(path);
+}
+
 OutputFile::OutputFile(std::filesystem::path path) : path_(std::move(path)) {
   struct stat info {};
   const bool exists = ::stat(path_.c_str(), &info) == 0;
@@ -103,12 +134,7 @@ void OutputFile::fail_errno(const char* doing) {
 }
 
 void OutputFile::write(std::string_view text) {
-  while (!text.empty()) {
-    const ssize_t n = ::write(fd_, text.data(), text.size());
-    if (n < 0 && errno == EINTR) continue;
-    if (n < 0) fail_errno("write");
-    text.remove_prefix(static_cast<size_t>(n));
-  }
+  write_all(fd_, text, printable(path_.string(), 400));
 }
 
 void OutputFile::commit() {

@@ -36,6 +36,18 @@ class MappedFile {
 /// The whole file; throws Error when it cannot be read or is longer than `limit` bytes.
 std::string read_file(const std::filesystem::path& path, size_t limit = size_t{1} << 30);
 
+/// Writes all of `text`, however often the call is interrupted. Throws Error that begins with `name` and ends with the
+/// system's reason (full disk, closed pipe).
+void write_all(int descriptor, std::string_view text, std::string_view name);
+
+/// The whole of what `descriptor` (standard input, a pipe) gives until its end; throws Error that begins with `name`
+/// when it cannot be read or gives more than `limit` bytes, and Interrupted after a signal.
+std::string read_all(int descriptor, std::string_view name, size_t limit);
+
+/// Throws Error when no output file could be made at `path`; leaves nothing behind. Special files (pipes, devices) are
+/// not opened: that alone would be an event for their reader.
+void check_output_path(const std::filesystem::path& path);
+
 /// Output file that cannot lose data silently: every write and the final close are checked, and errors (full disk,
 /// closed pipe) throw Error with the path. Unless commit() was called, the destructor removes the temporary file, so
 /// `path` holds either what it held before or the whole new content. A path that is not a regular file (/dev/stdout,

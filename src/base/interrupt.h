@@ -1,10 +1,20 @@
 // Ctrl-C: the first SIGINT or SIGTERM asks for a clean end, the second ends the process at once.
 #pragma once
 
+#include "base/error.h"
+
 namespace fathom {
 
-/// Installs the handlers. After it, interrupted() turns true on the first signal.
+/// Ends work that was interrupted before it had a result; the command line exits with 130.
+class Interrupted : public Error {
+  using Error::Error;
+};
+
+/// Installs the handlers. After it, interrupted() turns true on the first signal, and a read that waits for input
+/// ends with EINTR.
 void catch_interrupts();
 bool interrupted();
+/// Throws Interrupted after a signal. `what` is what was going on: "loading weights".
+void throw_if_interrupted(const char* what);
 
 }  // namespace fathom

@@ -1,4 +1,5 @@
-// A progress line on stderr for work that takes longer than a second. Silent when stderr is not a terminal.
+// A progress line on stderr for work that takes longer than a second. Silent when stderr is not a terminal
+// that can redraw a line.
 #pragma once
 
 #include <chrono>
@@ -25,6 +26,9 @@ class Progress {
   bool terminal_, drawn_ = false;
   Clock::time_point start_, last_;
 };
+
+/// True when `descriptor` is a terminal that understands escape sequences (TERM is set, and not "dumb").
+bool is_rich_terminal(int descriptor);
 
 /// "1.5 GiB", "312 MiB", "17 B".
 std::string human_bytes(double bytes);

@@ -12,7 +12,8 @@ namespace fathom {
 /// Number of threads that parallel_for uses. Default: the processors this process may run on.
 int thread_count();
 
-/// Sets it (1 = everything on the calling thread). Call before the first parallel_for; not thread-safe.
+/// Sets it (1 = everything on the calling thread), also to more than there are processors. Call before the first
+/// parallel_for; not thread-safe.
 void set_thread_count(int n);
 
 /// Calls body(begin, end) over [0, n) in pieces of at most `grain`, in parallel when there is more than one piece.

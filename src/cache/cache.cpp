@@ -152,20 +152,14 @@ bool Cache::reserve(SequenceId id, int64_t tokens) {
   const bool copy_e = writes && e < entry_have && entries_.references(s.entry_pages[static_cast<size_t>(e)]) > 1;
   if (windows_.free() < window_new + copy_w || entries_.free() < entry_new + copy_e) return false;
 
-  if (copy_w) {
-    int32_t& page = s.window_pages[static_cast<size_t>(w)];
-    const int32_t own = windows_.acquire();
-    copy_window_page(page, own);
-    windows_.release(page);
+  const auto take_own = [this](PagePool& pool, int32_t& page, void (Cache::*copy)(int32_t from, int32_t to)) {
+    const int32_t own = pool.acquire();
+    (this->*copy)(page, own);
+    pool.release(page);
     page = own;
-  }
-  if (copy_e) {
-    int32_t& page = s.entry_pages[static_cast<size_t>(e)];
-    const int32_t own = entries_.acquire();
-    copy_entry_page(page, own);
-    entries_.release(page);
-    page = own;
-  }
+  };
+  if (copy_w) take_own(windows_, s.window_pages[static_cast<size_t>(w)], &Cache::copy_window_page);
+  if (copy_e) take_own(entries_, s.entry_pages[static_cast<size_t>(e)], &Cache::copy_entry_page);
   for (int64_t i = 0; i < window_new; ++i) s.window_pages.push_back(windows_.acquire());
   for (int64_t i = 0; i < entry_new; ++i) s.entry_pages.push_back(entries_.acquire());
   return true;

@@ -16,13 +16,26 @@ const char* name_of(FinishReason reason) {
       return "length";
     case FinishReason::cancelled:
       return "cancelled";
+    case FinishReason::failed:
+      return "error";
   }
   return "";
 }
 
+namespace {
+
+EngineOptions checked(const EngineOptions& o) {
+  if (o.cache_tokens < 1 || o.max_sequences < 1 || o.chunk_tokens < 1)
+    fail("engine: cache of {} tokens, {} sequences, chunks of {} tokens: each must be at least 1", o.cache_tokens,
+         o.max_sequences, o.chunk_tokens);
+  return o;
+}
+
+}  // namespace
+
 Engine::Engine(const ModelConfig& config, const Weights& weights, const EngineOptions& options, Recorder* recorder)
     : config_(config),
-      options_(options),
+      options_(checked(options)),
       max_context_(options.max_context > 0 ? std::min(options.max_context, config.max_positions)
                                            : config.max_positions),
       recorder_(recorder),
@@ -37,8 +50,10 @@ RequestId Engine::add(GenerationRequest request) {
   if (prompt == 0) fail("the prompt is empty: at least one token is needed");
   if (prompt >= max_context_)
     fail("the prompt has {} tokens, the context holds {}: shorten it or raise the context", prompt, max_context_);
-  for (int32_t id : request.prompt)
-    if (id < 0 || id >= config_.vocab_size) fail("token id {} is outside the vocabulary of {}", id, config_.vocab_size);
+  for (const auto* ids : {&request.prompt, &request.stop_ids})
+    for (int32_t id : *ids)
+      if (id < 0 || id >= config_.vocab_size)
+        fail("token id {} is outside the vocabulary of {}", id, config_.vocab_size);
   if (request.max_tokens < 0 || request.min_tokens < 0) fail("max_tokens and min_tokens must not be negative");
   const int64_t room = max_context_ - prompt;
   request.max_tokens = request.max_tokens == 0 ? room : std::min(request.max_tokens, room);
@@ -78,7 +93,7 @@ void Engine::report_cancelled(const std::function<void(const GenerationEvent&)>&
     if (it->cancelled) ended.push_back(it->id);
     it = it->cancelled ? waiting_.erase(it) : it + 1;
   }
-  for (RequestId id : ended) report({id, {}, FinishReason::cancelled});
+  for (RequestId id : ended) report({id, {}, FinishReason::cancelled, {}});
 }
 
 void Engine::choose_work(std::vector<SegmentRequest>& segments, std::vector<Active*>& owners) {
@@ -117,29 +132,39 @@ bool Engine::step(const std::function<void(const GenerationEvent&)>& report) {
   }
   const Activations& out = model_.step(*batch, cache_.layers());
   ++stats_.steps;
+  for (size_t i = 0; i < owners.size(); ++i) {
+    const auto tokens = static_cast<int64_t>(segments[i].tokens.size());
+    cache_.commit(owners[i]->sequence, tokens);
+    if (owners[i]->next < 0) owners[i]->fed += tokens, stats_.prompt_tokens += tokens;
+  }
   int64_t row = 0;
+  std::vector<GenerationEvent> events;
   std::vector<RequestId> finished;
   for (size_t i = 0; i < owners.size(); ++i) {
-    Active& a = *owners[i];
-    const auto tokens = static_cast<int64_t>(segments[i].tokens.size());
-    cache_.commit(a.sequence, tokens);
-    if (a.next < 0) a.fed += tokens, stats_.prompt_tokens += tokens;
     if (segments[i].logits == WantLogits::none) continue;
     const auto logits = out.logits[row++];
-    const GenerationEvent event =
-        take_token(a, std::span<const float>(logits.data, static_cast<size_t>(logits.size[0])));
-    if (event.finish != FinishReason::none) finished.push_back(a.id);
-    report(event);
+    events.push_back(
+        take_token_or_fail(*owners[i], std::span<const float>(logits.data, static_cast<size_t>(logits.size[0]))));
+    if (events.back().finish != FinishReason::none) finished.push_back(owners[i]->id);
   }
   remove_finished(finished);
+  for (const GenerationEvent& event : events) report(event);
   return true;
+}
+
+GenerationEvent Engine::take_token_or_fail(Active& a, std::span<const float> logits) {
+  try {
+    return take_token(a, logits);
+  } catch (const std::exception& e) {
+    return {a.id, {}, FinishReason::failed, e.what()};
+  }
 }
 
 GenerationEvent Engine::take_token(Active& a, std::span<const float> logits) {
   const GenerationRequest& r = a.request;
   const auto banned = a.generated < r.min_tokens ? std::span<const int32_t>(r.stop_ids) : std::span<const int32_t>();
   Span span(recorder_, "sample", 0, 0, {}, kPhaseCategory);
-  GenerationEvent event{a.id, a.sampler->sample(logits, cache_.length(a.sequence), banned), FinishReason::none};
+  GenerationEvent event{a.id, a.sampler->sample(logits, cache_.length(a.sequence), banned), FinishReason::none, {}};
   const int32_t token = event.token.token;
   a.sampler->accept(token);
   a.next = token;

@@ -20,9 +20,9 @@
 
 namespace fathom {
 
-enum class FinishReason { none, stop, length, cancelled };
+enum class FinishReason { none, stop, length, cancelled, failed };
 
-/// "stop", "length", ... as the OpenAI API spells them.
+/// "stop", "length", ... as the OpenAI API spells them; "cancelled" and "error" are not of that API.
 const char* name_of(FinishReason reason);
 
 struct GenerationRequest {
@@ -38,8 +38,9 @@ using RequestId = int64_t;
 /// What step() reports for each request that got a token or ended.
 struct GenerationEvent {
   RequestId request = 0;
-  SampledToken token;  // token.token is -1 when the request ended without one (cancelled)
+  SampledToken token;  // token.token is -1 when the request ended without one (cancelled, failed)
   FinishReason finish = FinishReason::none;
+  std::string error;  // failed: why, in one line
 };
 
 struct EngineOptions {
@@ -52,16 +53,19 @@ struct EngineOptions {
 
 class Engine {
  public:
-  /// `config` and `weights` outlive the engine.
+  /// `config` and `weights` outlive the engine. Throws Error for an option below 1.
   Engine(const ModelConfig& config, const Weights& weights, const EngineOptions& options, Recorder* recorder = nullptr);
 
-  /// Queues a request. Throws Error when it can never run: empty or too long a prompt, ids outside the vocabulary, bad
-  /// sampling parameters.
+  /// Queues a request. Throws Error when it can never run: empty or too long a prompt, ids outside the vocabulary (in
+  /// the prompt or among the stop ids), bad sampling parameters.
   RequestId add(GenerationRequest request);
   /// Ends a request; its last event comes with the next step. Unknown ids are ignored: it may have ended just now.
   void cancel(RequestId id);
 
-  /// Runs one step. False when there is nothing to do.
+  /// Runs one step. False when there is nothing to do. A request whose token cannot be chosen (NaN logits, no token
+  /// left) ends alone, with FinishReason::failed. When the model itself throws, nothing has changed and the step may be
+  /// tried again. `report` is called when the step's books are closed; it may add and cancel requests. If it throws,
+  /// the step's remaining events are lost.
   bool step(const std::function<void(const GenerationEvent&)>& report);
   bool idle() const { return waiting_.empty() && running_.empty(); }
 
@@ -92,6 +96,7 @@ class Engine {
   void report_cancelled(const std::function<void(const GenerationEvent&)>& report);
   void choose_work(std::vector<SegmentRequest>& segments, std::vector<Active*>& owners);
   GenerationEvent take_token(Active& a, std::span<const float> logits);
+  GenerationEvent take_token_or_fail(Active& a, std::span<const float> logits);
   void remove_finished(const std::vector<RequestId>& finished);
 
   const ModelConfig& config_;

@@ -1,36 +1,48 @@
 #include "engine/loaded_model.h"
 
 #include <chrono>
+#include <functional>
+#include <map>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/interrupt.h"
 #include "base/progress.h"
 #include "formats/json_reader.h"
 
 namespace fathom {
 namespace {
 
-/// generation_config.json is optional; the fields that speak of sampling are used, the rest concerns other programs.
-SamplingParams read_recommended(const std::filesystem::path& file) {
+/// generation_config.json is optional. The fields that fathom's sampler has are used (null: not stated), the rest
+/// concerns other programs.
+SamplingParams read_recommended(const std::filesystem::path& file, int64_t vocab) {
   SamplingParams params;
-  if (!std::filesystem::exists(file)) return params;
-  const std::string text = read_file(file, size_t{1} << 20);
-  JsonReader reader(text, file.string());
+  if (std::filesystem::symlink_status(file).type() == std::filesystem::file_type::not_found) return params;
+  const std::string text = read_file(file, size_t{1} << 20), name = printable(file.string(), 400);
+  JsonReader reader(text, name);
   bool sample = true;
+  const std::map<std::string, std::function<void()>> fields = {
+      {"temperature", [&] { params.temperature = reader.number(); }},
+      {"top_p", [&] { params.top_p = reader.number(); }},
+      {"top_k", [&] { params.top_k = reader.integer(); }},
+      {"min_p", [&] { params.min_p = reader.number(); }},
+      {"repetition_penalty", [&] { params.repetition_penalty = reader.number(); }},
+      {"do_sample", [&] { sample = reader.boolean(); }},
+  };
   reader.object([&](const std::string& key) {
-    if (key == "temperature" && reader.kind() == JsonReader::Kind::number)
-      params.temperature = reader.number();
-    else if (key == "top_p" && reader.kind() == JsonReader::Kind::number)
-      params.top_p = reader.number();
-    else if (key == "top_k" && reader.kind() == JsonReader::Kind::number)
-      params.top_k = reader.integer();
-    else if (key == "do_sample" && reader.kind() == JsonReader::Kind::boolean)
-      sample = reader.boolean();
-    else
+    const auto field = fields.find(key);
+    if (field == fields.end() || reader.kind() == JsonReader::Kind::null)
       reader.skip();
+    else
+      field->second();
   });
   reader.finish();
   if (!sample) params.temperature = 0;
+  try {
+    params.check(vocab);
+  } catch (const Error& e) {
+    fail("{}: {}", name, e.what());
+  }
   return params;
 }
 
@@ -44,12 +56,15 @@ std::unique_ptr<LoadedModel> load_model(const std::filesystem::path& folder, con
   if (tokenizer.vocab_size() > config.vocab_size)
     fail("{}: the tokenizer has ids up to {}, but the model only {} rows (vocab_size in config.json)",
          printable((folder / "tokenizer.json").string(), 400), tokenizer.vocab_size() - 1, config.vocab_size);
-  SamplingParams recommended = read_recommended(folder / "generation_config.json");
-  recommended.check(config.vocab_size);
+  SamplingParams recommended = read_recommended(folder / "generation_config.json", config.vocab_size);
 
   Progress progress("loading weights", checkpoint.total_bytes());
   LoadOptions load = options;
-  if (!load.progress) load.progress = [&](uint64_t done, uint64_t) { progress.update(done); };
+  load.progress = [&](uint64_t done, uint64_t total) {
+    throw_if_interrupted("loading weights");
+    progress.update(done);
+    if (options.progress) options.progress(done, total);
+  };
   Weights weights = load_weights(checkpoint, make_host_memory(), load);
   checkpoint.release_all();
   auto model = std::make_unique<LoadedModel>(

@@ -21,8 +21,9 @@ struct LoadedModel {
   const ModelConfig& config() const { return checkpoint.config(); }
 };
 
-/// Loads a checkpoint folder with a progress line for big ones. Throws Error naming the file for anything missing,
-/// damaged or not supported, also when the tokenizer has more tokens than the model has rows.
+/// Loads a checkpoint folder with a progress line for big ones; ends with Interrupted on a signal. Throws Error naming
+/// the file for anything missing, damaged or not supported, also when the tokenizer has more tokens than the model has
+/// rows.
 std::unique_ptr<LoadedModel> load_model(const std::filesystem::path& folder, const LoadOptions& options = {});
 
 }  // namespace fathom

@@ -68,7 +68,7 @@ void Sampler::adjust(std::span<const int32_t> banned) {
 
 SampledToken Sampler::sample(std::span<const float> logits, int64_t position, std::span<const int32_t> banned) {
   for (float v : logits)
-    if (std::isnan(v)) fail("the model gave NaN logits at position {}: its weights or its input are damaged", position);
+    if (!std::isfinite(v)) fail("the model gave a logit of {} at position {}: its weights are damaged", v, position);
   SampledToken out;
   logits_.assign(logits.begin(), logits.end());
   adjust(banned);

@@ -47,7 +47,7 @@ class Sampler {
   Sampler(SamplingParams params, std::span<const int32_t> prompt, int64_t vocab);
 
   /// Draws the token at `position` (its place in the whole sequence). Tokens in `banned` get no probability: end tokens
-  /// before min_tokens. Throws Error when no token is left or a logit is NaN. Does not remember the token: see
+  /// before min_tokens. Throws Error when no token is left or a logit is not finite. Does not remember the token: see
   /// accept().
   SampledToken sample(std::span<const float> logits, int64_t position, std::span<const int32_t> banned = {});
 

@@ -17,6 +17,28 @@ namespace {
 
 using Rows = std::vector<std::vector<float>>;
 
+/// What a golden file holds, checked: it may be for another model, or damaged.
+struct Golden {
+  std::vector<int32_t> ids, where, greedy;
+  std::vector<float> logits, margin;
+
+  /// Empty when all fits, else what does not.
+  std::string mismatch(const ModelConfig& config) const {
+    const auto vocab = static_cast<size_t>(config.vocab_size);
+    const auto outside = [](const std::vector<int32_t>& v, int64_t limit) {
+      return std::any_of(v.begin(), v.end(), [&](int32_t id) { return id < 0 || id >= limit; });
+    };
+    if (ids.empty() || where.empty()) return "it holds no prompt or no logits";
+    if (static_cast<int64_t>(ids.size() + greedy.size()) > config.max_positions)
+      return fmt::format("it has {} tokens, more than the model has positions", ids.size() + greedy.size());
+    if (logits.size() != where.size() * vocab || outside(ids, config.vocab_size) || outside(greedy, config.vocab_size))
+      return fmt::format("its logits or ids do not fit a vocabulary of {}", vocab);
+    if (outside(where, static_cast<int64_t>(ids.size()))) return "logit_positions leave the prompt";
+    if (margin.size() != greedy.size()) return "greedy and greedy_margin differ in length";
+    return {};
+  }
+};
+
 /// A model and a cache that prompts are fed through.
 class Session {
  public:
@@ -161,39 +183,56 @@ CheckResult against_reference(const LoadedModel& m, const std::string& ops) {
 }
 
 CheckResult golden(const LoadedModel& m, const std::string& ops, const std::filesystem::path& file) {
-  const SafetensorsFile g(file);
-  const std::string name = "golden " + file.stem().string();
-  const auto ids = g.copy<int32_t>("ids"), where = g.copy<int32_t>("logit_positions"),
-             greedy = g.copy<int32_t>("greedy");
-  const auto logits = g.copy<float>("logits"), margin = g.copy<float>("greedy_margin");
+  const SafetensorsFile file_data(file);
+  const std::string name = "golden " + printable(file.stem().string(), 60);
+  const Golden g{file_data.copy<int32_t>("ids"), file_data.copy<int32_t>("logit_positions"),
+                 file_data.copy<int32_t>("greedy"), file_data.copy<float>("logits"),
+                 file_data.copy<float>("greedy_margin")};
+  if (const std::string wrong = g.mismatch(m.config()); !wrong.empty())
+    return {name, Verdict::failed, "made for another model, or damaged: " + wrong};
   const auto vocab = static_cast<size_t>(m.config().vocab_size);
-  if (logits.size() != where.size() * vocab || *std::max_element(ids.begin(), ids.end()) >= m.config().vocab_size)
-    return {name, Verdict::failed, "made for another model: its logits do not fit this vocabulary"};
-  Session s(m, ops, static_cast<int64_t>(ids.size() + greedy.size()) + 64, 1);
+  Session s(m, ops, static_cast<int64_t>(g.ids.size() + g.greedy.size()) + 64, 1);
   const SequenceId id = s.create();
-  const Rows rows = s.feed(id, ids, WantLogits::all);
+  const Rows rows = s.feed(id, g.ids, WantLogits::all);
   Closeness c;
-  for (size_t i = 0; i < where.size(); ++i) c.add(rows.at(static_cast<size_t>(where[i])), logits.data() + i * vocab);
+  for (size_t i = 0; i < g.where.size(); ++i)
+    c.add(rows.at(static_cast<size_t>(g.where[i])), g.logits.data() + i * vocab);
   const auto best = [](const std::vector<float>& row) {
     return static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin());
   };
   int32_t token = best(rows.back());
   size_t steps = 0;
-  while (steps < greedy.size() && token == greedy[steps]) {
+  while (steps < g.greedy.size() && token == g.greedy[steps]) {
     ++steps;
     token = best(s.feed(id, std::span(&token, 1), WantLogits::last).at(0));
   }
-  const bool tie = steps == greedy.size() || margin.at(steps) < 0.5f;
+  const bool tie = steps == g.greedy.size() || g.margin[steps] < 0.5f;
   std::string detail = fmt::format("{} tokens: logit cosine mean {:.5f}, worst {:.5f}; greedy equal for {} of {}",
-                                   ids.size(), c.mean, c.cosine, steps, greedy.size());
-  if (steps < greedy.size()) detail += fmt::format(", then two tokens {:.3f} apart", margin.at(steps));
+                                   g.ids.size(), c.mean, c.cosine, steps, g.greedy.size());
+  if (steps < g.greedy.size()) detail += fmt::format(", then two tokens {:.3f} apart", g.margin[steps]);
   return {name, c.finite && c.mean > 0.999 && tie ? Verdict::passed : Verdict::failed, detail};
+}
+
+std::vector<std::filesystem::path> golden_files(const std::filesystem::path& folder) {
+  const std::string shown = printable(folder.string(), 400);
+  std::error_code error;
+  std::filesystem::directory_iterator entries(folder, error);
+  if (error) fail("{}: cannot read the folder of goldens: {}", shown, error.message());
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : entries)
+    if (entry.path().filename().string().starts_with("e2e_") && entry.path().extension() == ".safetensors")
+      files.push_back(entry.path());
+  if (files.empty()) fail("{}: holds no e2e_*.safetensors", shown);
+  std::sort(files.begin(), files.end());
+  return files;
 }
 
 }  // namespace
 
 bool self_check(const LoadedModel& m, const SelfCheckOptions& options,
-               const std::function<void(const CheckResult&)>& report) {
+                const std::function<void(const CheckResult&)>& report) {
+  std::vector<std::filesystem::path> goldens;
+  if (!options.goldens.empty()) goldens = golden_files(options.goldens);
   bool good = true;
   const auto take = [&](CheckResult r) {
     good = good && r.verdict != Verdict::failed;
@@ -204,19 +243,8 @@ bool self_check(const LoadedModel& m, const SelfCheckOptions& options,
   take(batch_equals_alone(m, options.ops));
   take(rollback_is_exact(m, options.ops));
   take(against_reference(m, options.ops));
-  if (options.goldens.empty()) {
-    take({"goldens", Verdict::skipped, "none given (--goldens FOLDER)"});
-    return good;
-  }
-  if (!std::filesystem::is_directory(options.goldens))
-    fail("{}: no such folder of goldens", printable(options.goldens.string(), 400));
-  std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(options.goldens))
-    if (entry.path().filename().string().starts_with("e2e_") && entry.path().extension() == ".safetensors")
-      files.push_back(entry.path());
-  std::sort(files.begin(), files.end());
-  if (files.empty()) fail("{}: holds no e2e_*.safetensors", printable(options.goldens.string(), 400));
-  for (const auto& file : files) take(golden(m, options.ops, file));
+  if (goldens.empty()) take({"goldens", Verdict::skipped, "none given (--goldens FOLDER)"});
+  for (const auto& file : goldens) take(golden(m, options.ops, file));
   return good;
 }
 

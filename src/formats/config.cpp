@@ -175,7 +175,7 @@ std::set<std::string> ConfigParser::fields(const Reads& reads, const std::array<
       seen.insert(key);
       return found->second();
     }
-    if (!contains(ignored, key)) c_.unknown_fields.push_back(fmt::format("{}{}", prefix, key));
+    if (!contains(ignored, key)) c_.unknown_fields.push_back(fmt::format("{}{}", prefix, printable(key)));
     r_.skip();
   });
   return seen;
@@ -293,8 +293,8 @@ void ConfigParser::read_experts(Reads& reads) {
 }
 
 void ConfigParser::read_constants(Reads& reads) {
-  reads["rope_theta"] = [this] { real("rope_theta", c_.rope_theta, 1, 1e12); };
-  reads["compress_rope_theta"] = [this] { real("compress_rope_theta", c_.compress_rope_theta, 1, 1e12); };
+  reads["rope_theta"] = [this] { real("rope_theta", c_.rope_theta, 2, 1e12); };
+  reads["compress_rope_theta"] = [this] { real("compress_rope_theta", c_.compress_rope_theta, 2, 1e12); };
   reads["rope_scaling"] = [this] { read_yarn(); };
   reads["quantization_config"] = [this] { read_quant(); };
 }

@@ -68,9 +68,10 @@ Activations ActivationMemory::get(int64_t tokens, int64_t rows) {
   Layout count(nullptr);
   lay_out(count, config_, tokens, rows, features_);
   if (count.used() > capacity_) {
-    memory_ = make_host_memory();
+    base_ = nullptr, capacity_ = 0;
+    memory_ = make_host_memory();  // frees the old memory before the new one is taken
+    base_ = memory_->allocate(count.used());
     capacity_ = count.used();
-    base_ = memory_->allocate(capacity_);
   }
   Layout place(base_);
   return lay_out(place, config_, tokens, rows, features_);

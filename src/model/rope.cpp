@@ -17,8 +17,10 @@ std::vector<float> rope_frequencies(double base, int dim, const YarnConfig* yarn
     return dim * std::log(static_cast<double>(yarn->original_length) / (rotations * 2 * std::numbers::pi)) /
            (2 * std::log(base));
   };
-  const float low = static_cast<float>(std::floor(channel_of(yarn->beta_fast)));
-  const float high = static_cast<float>(std::ceil(channel_of(yarn->beta_slow)));
+  // Inside the table and apart, as the official code has it; no effect on the released models.
+  const float low = static_cast<float>(std::max(0.0, std::floor(channel_of(yarn->beta_fast))));
+  float high = static_cast<float>(std::min(dim - 1.0, std::ceil(channel_of(yarn->beta_slow))));
+  if (high == low) high += 0.001f;
   for (size_t i = 0; i < freq.size(); ++i) {
     const float ramp = std::clamp((static_cast<float>(i) - low) / (high - low), 0.0f, 1.0f);
     const float keep = 1.0f - ramp;

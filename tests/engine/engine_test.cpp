@@ -1,33 +1,15 @@
-#include "engine/engine.h"
-
 #include <gtest/gtest.h>
 
-#include <map>
+#include <algorithm>
 
 #include "base/error.h"
 #include "cache/model_support.h"
+#include "engine/engine_support.h"
 #include "engine/loaded_model.h"
 #include "engine/text_stream.h"
 
 namespace fathom::test {
 namespace {
-
-struct Result {
-  std::vector<int32_t> tokens;
-  FinishReason finish = FinishReason::none;
-};
-
-std::map<RequestId, Result> run_all(Engine& engine) {
-  std::map<RequestId, Result> out;
-  while (engine.step([&](const GenerationEvent& e) {
-    Result& r = out[e.request];
-    EXPECT_EQ(r.finish, FinishReason::none) << "an event after the last";
-    if (e.token.token >= 0) r.tokens.push_back(e.token.token);
-    r.finish = e.finish;
-  }))
-    engine.cache().check();
-  return out;
-}
 
 GenerationRequest story(uint64_t seed, int64_t max_tokens, size_t prompt_length) {
   GenerationRequest r;

@@ -1,0 +1,34 @@
+// Runs an engine until nothing is left and keeps what each request got.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace fathom::test {
+
+struct Result {
+  std::vector<int32_t> tokens;
+  FinishReason finish = FinishReason::none;
+  std::string error;
+};
+
+/// Steps until the engine is idle; the cache's books must balance after each step, and no event may follow the last one
+/// of a request.
+inline std::map<RequestId, Result> run_all(Engine& engine) {
+  std::map<RequestId, Result> out;
+  while (engine.step([&](const GenerationEvent& e) {
+    Result& r = out[e.request];
+    EXPECT_EQ(r.finish, FinishReason::none) << "an event after the last";
+    if (e.token.token >= 0) r.tokens.push_back(e.token.token);
+    r.finish = e.finish, r.error = e.error;
+  }))
+    engine.cache().check();
+  return out;
+}
+
+}  // namespace fathom::test
