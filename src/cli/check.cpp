@@ -1,6 +1,10 @@
 // fathom check: does this checkpoint run right on this machine?
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <cstdio>
 
+#include "base/file.h"
 #include "base/threads.h"
 #include "cli/commands.h"
 #include "engine/self_check.h"
@@ -13,7 +17,12 @@ struct Flags {
   int64_t threads = 0;
 };
 
-int check(const Flags& f) {
+void print(const std::string& line) {
+  write_all(STDOUT_FILENO, line, "standard output");
+}
+
+int check(const Flags& f, const Parser& parser) {
+  if (parser.given("--goldens") && f.goldens.empty()) throw UsageError("--goldens needs the name of a folder");
   if (f.threads > 0) set_thread_count(static_cast<int>(f.threads));
   const auto model = load_model(f.model);
   for (const auto& field : model->config().unknown_fields)
@@ -25,10 +34,9 @@ int check(const Flags& f) {
   self_check(*model, options, [&](const CheckResult& r) {
     static constexpr const char* words[] = {"ok", "FAILED", "skipped"};
     (r.verdict == Verdict::passed ? passed : r.verdict == Verdict::failed ? failed : skipped) += 1;
-    std::printf("%-8s %-22s %s\n", words[static_cast<int>(r.verdict)], r.name.c_str(), r.detail.c_str());
-    std::fflush(stdout);
+    print(fmt::format("{:<8} {:<22} {}\n", words[static_cast<int>(r.verdict)], r.name, r.detail));
   });
-  std::printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
+  print(fmt::format("{} passed, {} failed, {} skipped\n", passed, failed, skipped));
   return failed ? 1 : 0;
 }
 
@@ -42,7 +50,8 @@ Command check_command() {
             p.choice("--ops", f->ops, {"cpu", "ref"}, "Operations to test");
             p.option("--threads", f->threads, "Threads; 0: all processors", 0, 4096);
             p.footer("Exit status: 0 all passed, 1 a check failed or bad input, 2 usage.");
-            return [f] { return check(*f); };
+            Parser* parser = &p;
+            return [f, parser] { return check(*f, *parser); };
           }};
 }
 

@@ -10,13 +10,21 @@
 #include <string>
 #include <vector>
 
+#include "base/error.h"
+
 namespace fathom::cli {
+
+/// Flags that do not fit together: one line, exit status 2.
+class UsageError : public Error {
+  using Error::Error;
+};
 
 class Parser {
  public:
   struct Impl;
   explicit Parser(Impl& impl) : impl_(&impl) {}
 
+  // Numbers are decimal; what is no number, not finite or outside [low, high] is refused with the option's name.
   void flag(const std::string& names, bool& value, const std::string& help);
   void option(const std::string& names, std::string& value, const std::string& help);
   void option(const std::string& names, int64_t& value, const std::string& help, int64_t low, int64_t high);
@@ -44,7 +52,8 @@ struct Command {
   std::function<std::function<int()>(Parser&)> declare;
 };
 
-/// Parses and runs. Exit status: 0 done, 1 bad input (one line on stderr), 2 usage, or what the command returns.
+/// Parses and runs. Exit status: 0 done, 1 bad input (one line on stderr), 2 usage, 130 interrupted, or what the
+/// command returns. Output that could not be written is an error too.
 int run_command_line(int argc, char** argv, const std::vector<Command>& commands);
 
 }  // namespace fathom::cli

@@ -2,16 +2,16 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <iostream>
-#include <iterator>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/progress.h"
 #include "base/threads.h"
+#include "base/utf8.h"
 #include "cli/commands.h"
 #include "engine/engine.h"
 #include "engine/loaded_model.h"
@@ -39,16 +39,24 @@ struct Flags {
 };
 
 /// Text on stdout, checked: a closed pipe or a full disk ends the run with an error.
-void put(const std::string& text) {
-  if (text.empty()) return;
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() || std::fflush(stdout) != 0)
-    fail("cannot write to standard output: the reader is gone or the disk is full");
+void put(std::string_view text) {
+  write_all(STDOUT_FILENO, text, "standard output");
+}
+
+void check_utf8(const char* what, std::string_view text) {
+  if (!is_valid_utf8(text)) fail("{} is not UTF-8: convert it first (iconv -t UTF-8)", what);
 }
 
 std::string read_prompt(const Flags& f, bool given) {
-  if (given && f.prompt != "-") return f.prompt;
-  if (::isatty(STDIN_FILENO)) std::fprintf(stderr, "Reading the prompt from the terminal; end it with Ctrl-D.\n");
-  return std::string(std::istreambuf_iterator<char>(std::cin), {});
+  std::string prompt = f.prompt;
+  if (!given || prompt == "-") {
+    if (::isatty(STDIN_FILENO)) std::fprintf(stderr, "Reading the prompt from the terminal; end it with Ctrl-D.\n");
+    prompt = read_all(STDIN_FILENO, "standard input", size_t{256} << 20);
+    if (prompt.empty())
+      fail("standard input is empty: give a prompt there or as an argument (\"\" starts from nothing)");
+  }
+  check_utf8("the prompt", prompt);
+  return prompt;
 }
 
 std::vector<int32_t> encode_prompt(const Flags& f, const LoadedModel& m, const std::string& prompt) {
@@ -57,6 +65,7 @@ std::vector<int32_t> encode_prompt(const Flags& f, const LoadedModel& m, const s
     m.tokenizer.encode(prompt, text::AddedTokens::recognise, ids);
     return ids;
   }
+  check_utf8("--system", f.system);
   std::vector<text::Message> messages;
   if (!f.system.empty()) messages.push_back({.role = "system", .content = f.system});
   messages.push_back({.role = "user", .content = prompt});
@@ -68,25 +77,62 @@ std::vector<int32_t> encode_prompt(const Flags& f, const LoadedModel& m, const s
   return text::prompt_ids(text::encode_chat(messages, options), m.tokenizer);
 }
 
+struct ToolCall {
+  std::string name, arguments;
+};
+
 /// What a run came to.
 struct Outcome {
   std::string reasoning, content;
-  std::vector<std::string> notes;
+  std::vector<ToolCall> calls;     // complete ones
+  std::vector<std::string> notes;  // what was wrong with the markup of others
   std::vector<int32_t> tokens;
   FinishReason finish = FinishReason::none;
-  int64_t prompt_tokens = 0, steps = 0;
+  int64_t prompt_tokens = 0;
   double first_seconds = 0, decode_seconds = 0;  // request to first token; first token to last
   bool interrupted = false;
-  double decode_bytes = 0;
+  double decode_bytes = 0;  // a token
 
-  double decode_rate() const { return tokens.size() > 1 ? static_cast<double>(tokens.size() - 1) / decode_seconds : 0; }
-  double prefill_rate() const { return static_cast<double>(prompt_tokens) / first_seconds; }
+  double decode_rate() const {
+    return decode_seconds > 0 ? static_cast<double>(tokens.size() - 1) / decode_seconds : 0;
+  }
+  double prefill_rate() const { return first_seconds > 0 ? static_cast<double>(prompt_tokens) / first_seconds : 0; }
+};
+
+/// Puts the events of tool calls together. Calls that are not closed properly do not count.
+class CallCollector {
+ public:
+  explicit CallCollector(Outcome& out) : out_(out) {}
+  void take(const text::OutputEvent& event) {
+    switch (event.kind) {
+      case text::OutputKind::call_begin:
+        open_.push_back({event.text, {}});
+        break;
+      case text::OutputKind::call_arguments:
+        if (!open_.empty()) open_.back().arguments += event.text;
+        break;
+      case text::OutputKind::calls_done:
+        out_.calls.insert(out_.calls.end(), open_.begin(), open_.end());
+        open_.clear();
+        break;
+      case text::OutputKind::malformed:
+      case text::OutputKind::cut:
+        open_.clear();
+        [[fallthrough]];
+      default:
+        if (!event.text.empty()) out_.notes.push_back(event.text);
+    }
+  }
+
+ private:
+  Outcome& out_;
+  std::vector<ToolCall> open_;
 };
 
 /// Shows pieces of text: thinking dimmed on a terminal, set apart otherwise.
 class Printer {
  public:
-  explicit Printer(bool quiet) : quiet_(quiet), terminal_(::isatty(STDOUT_FILENO) == 1) {}
+  explicit Printer(bool quiet) : quiet_(quiet), terminal_(is_rich_terminal(STDOUT_FILENO)) {}
   void show(const TextPiece& piece) {
     if (quiet_) return;
     if (!piece.reasoning.empty()) {
@@ -121,7 +167,8 @@ Outcome generate(const Flags& f, const LoadedModel& m, Recorder& recorder, std::
   options.ops = f.ops;
   options.max_sequences = 1;
   options.chunk_tokens = f.chunk;
-  options.max_context = std::min(f.context, m.config().max_positions);
+  options.max_context =
+      std::min(f.context, m.config().max_positions);  // the flag's default may be beyond a small model
   options.cache_tokens = std::min(options.max_context, out.prompt_tokens + f.max_tokens + 1);
   if (out.prompt_tokens >= options.max_context)
     fail("the prompt has {} tokens, --context allows {} (the model up to {})", out.prompt_tokens, options.max_context,
@@ -136,11 +183,13 @@ Outcome generate(const Flags& f, const LoadedModel& m, Recorder& recorder, std::
   request.max_tokens = f.max_tokens;
   if (!f.ignore_eos) request.stop_ids.assign(m.config().eos_ids.begin(), m.config().eos_ids.end());
   const RequestId id = engine.add(std::move(request));
+  CallCollector calls(out);
+  std::string error;
   const auto start = Clock::now();
   auto first = start, last = start;
   const auto keep = [&](const TextPiece& piece) {
     out.reasoning += piece.reasoning, out.content += piece.content;
-    for (const auto& event : piece.calls) out.notes.push_back(event.text);
+    for (const auto& event : piece.calls) calls.take(event);
     printer.show(piece);
   };
   while (out.finish == FinishReason::none) {
@@ -152,45 +201,51 @@ Outcome generate(const Flags& f, const LoadedModel& m, Recorder& recorder, std::
         out.tokens.push_back(event.token.token);
         keep(text.push(event.token.token));
       }
-      out.finish = event.finish;
+      out.finish = event.finish, error = event.error;
       if (text.stopped() && out.finish == FinishReason::none) out.finish = FinishReason::stop;
     });
   }
   keep(text.finish());
   printer.finish();
-  out.steps = engine.stats().steps;
+  if (out.finish == FinishReason::failed) fail("after {} tokens: {}", out.tokens.size(), error);
   out.first_seconds = seconds_between(start, first), out.decode_seconds = seconds_between(first, last);
   return out;
 }
 
-/// Bytes that the ops of all single-token steps had to touch: weights, cache rows, activations.
-double decode_bytes(const Recorder& recorder) {
-  std::vector<int32_t> decode_steps;
+/// Bytes that the ops of a step behind the prompt had to touch, on average: weights, cache rows, activations. Over the
+/// steps that the recorder had room for.
+double decode_bytes(const Recorder& recorder, int64_t prompt_steps) {
+  std::vector<int32_t> steps;
+  recorder.for_each([&](const SpanRecord& s) {
+    if (s.category == kStepCategory && s.step > prompt_steps) steps.push_back(s.step);
+  });
+  if (steps.empty()) return 0;
+  std::sort(steps.begin(), steps.end());
   double bytes = 0;
   recorder.for_each([&](const SpanRecord& s) {
-    if (s.category == kStepCategory && s.shape[0] == 0) decode_steps.push_back(s.step);
-  });
-  std::sort(decode_steps.begin(), decode_steps.end());
-  recorder.for_each([&](const SpanRecord& s) {
-    if (s.category == kOpCategory && std::binary_search(decode_steps.begin(), decode_steps.end(), s.step))
+    if (s.category == kOpCategory && std::binary_search(steps.begin(), steps.end(), s.step))
       bytes += static_cast<double>(s.bytes);
   });
-  return bytes;
+  return bytes / static_cast<double>(steps.size());
 }
 
 void print_report(const Flags& f, const LoadedModel& m, const Outcome& o, const Recorder& recorder) {
   if (f.quiet) return;
-  std::string text = fmt::format("\n[{} prompt tokens, first token after {:.1f} ms ({:.0f} tokens/s prefill); ",
-                                 o.prompt_tokens, o.first_seconds * 1e3, o.prefill_rate());
-  text += fmt::format("{} tokens, {:.1f} tokens/s decode", o.tokens.size(), o.decode_rate());
-  if (o.tokens.size() > 1) {
-    const double per_token = o.decode_bytes / static_cast<double>(o.tokens.size() - 1);
-    text += fmt::format("; {} touched a token, {:.2f} GB/s", human_bytes(per_token), per_token * o.decode_rate() / 1e9);
-  }
+  std::string text = fmt::format("\n[{} prompt tokens, ", o.prompt_tokens);
+  if (o.tokens.empty())
+    text += "no token yet";
+  else
+    text += fmt::format("first token after {:.1f} ms ({:.0f} tokens/s prefill); {} tokens", o.first_seconds * 1e3,
+                        o.prefill_rate(), o.tokens.size());
+  if (o.tokens.size() > 1)
+    text += fmt::format(", {:.1f} tokens/s decode; {} touched a token, {:.2f} GB/s", o.decode_rate(),
+                        human_bytes(o.decode_bytes), o.decode_bytes * o.decode_rate() / 1e9);
   text += fmt::format("; ended by {}; loaded {} in {:.2f} s, {} threads]\n",
                       o.interrupted ? "interrupt" : name_of(o.finish),
                       human_bytes(static_cast<double>(m.checkpoint.total_bytes())), m.load_seconds, thread_count());
   std::fputs(text.c_str(), stderr);
+  for (const auto& call : o.calls)
+    std::fprintf(stderr, "[call of %s: %s]\n", printable(call.name).c_str(), printable(call.arguments, 2000).c_str());
   for (const auto& note : o.notes) std::fprintf(stderr, "[%s]\n", printable(note, 200).c_str());
   if (f.stats) {
     const auto summary = profile::summarize(recorder);
@@ -199,12 +254,23 @@ void print_report(const Flags& f, const LoadedModel& m, const Outcome& o, const 
   }
 }
 
+/// The checkpoint's folder, by its own name ("fairy" for "models/fairy/" and for ".").
+std::string model_name(const LoadedModel& m) {
+  const auto folder = std::filesystem::absolute(m.checkpoint.folder()).lexically_normal();
+  return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
+}
+
 void print_json(const LoadedModel& m, const Outcome& o) {
   using text::json_quoted;
   std::string j = "{";
-  j += fmt::format("\"model\": {}, \"text\": {}, \"reasoning\": {}, ",
-                   json_quoted(m.checkpoint.folder().filename().string()), json_quoted(o.content),
-                   json_quoted(o.reasoning));
+  j += fmt::format("\"model\": {}, \"text\": {}, \"reasoning\": {}, ", json_quoted(model_name(m)),
+                   json_quoted(o.content), json_quoted(o.reasoning));
+  if (!o.calls.empty()) {
+    std::vector<std::string> calls;
+    for (const auto& call : o.calls)
+      calls.push_back(fmt::format("{{\"name\": {}, \"arguments\": {}}}", json_quoted(call.name), call.arguments));
+    j += fmt::format("\"tool_calls\": [{}], ", fmt::join(calls, ", "));
+  }
   j += fmt::format("\"finish_reason\": \"{}\", \"token_ids\": [{}], ", name_of(o.finish), fmt::join(o.tokens, ", "));
   j += fmt::format("\"usage\": {{\"prompt_tokens\": {}, \"completion_tokens\": {}}}, ", o.prompt_tokens,
                    o.tokens.size());
@@ -212,20 +278,23 @@ void print_json(const LoadedModel& m, const Outcome& o) {
       "\"timing\": {{\"load_seconds\": {:.4f}, \"first_token_seconds\": {:.5f}, \"decode_seconds\": {:.5f}, "
       "\"prefill_tokens_per_second\": {:.2f}, \"decode_tokens_per_second\": {:.2f}, \"decode_bytes_per_token\": "
       "{:.0f}}}}}\n",
-      m.load_seconds, o.first_seconds, o.decode_seconds, o.prefill_rate(), o.decode_rate(),
-      o.tokens.size() > 1 ? o.decode_bytes / static_cast<double>(o.tokens.size() - 1) : 0.0);
+      m.load_seconds, o.first_seconds, o.decode_seconds, o.prefill_rate(), o.decode_rate(), o.decode_bytes);
   put(j);
 }
 
 int run(const Flags& f, const Parser& parser) {
   if (!f.chat && (!f.system.empty() || !f.think.empty()))
-    fail("--system and --think need --chat: a plain prompt has no roles");
+    throw UsageError("--system and --think need --chat: a plain prompt has no roles");
+  if (parser.given("--profile") && f.profile.empty()) throw UsageError("--profile needs the name of a file");
   if (f.threads > 0) set_thread_count(static_cast<int>(f.threads));
   // A profile that cannot be written should be known before minutes of work, not after.
-  if (!f.profile.empty()) OutputFile probe(f.profile);
+  if (!f.profile.empty()) check_output_path(f.profile);
   const bool prompt_given = parser.given("PROMPT");
   catch_interrupts();
   const auto model = load_model(f.model);
+  if (parser.given("--context") && f.context > model->config().max_positions)
+    fail("--context {}: the model has positions for {} tokens (max_position_embeddings in config.json)", f.context,
+         model->config().max_positions);
   for (const auto& field : model->config().unknown_fields)
     std::fprintf(stderr, "note: config.json has a field that fathom does not know: %s\n", field.c_str());
   const std::string prompt = read_prompt(f, prompt_given);
@@ -234,19 +303,19 @@ int run(const Flags& f, const Parser& parser) {
   if (parser.given("--temperature")) sampling.temperature = f.temperature;
   if (parser.given("--top-p")) sampling.top_p = f.top_p;
   if (parser.given("--top-k")) sampling.top_k = f.top_k;
-  sampling.min_p = f.min_p;
-  sampling.repetition_penalty = f.repetition, sampling.frequency_penalty = f.frequency,
-  sampling.presence_penalty = f.presence;
+  if (parser.given("--min-p")) sampling.min_p = f.min_p;
+  if (parser.given("--repetition-penalty")) sampling.repetition_penalty = f.repetition;
+  sampling.frequency_penalty = f.frequency, sampling.presence_penalty = f.presence;
   sampling.seed = static_cast<uint64_t>(f.seed);
 
   Recorder recorder;
   Outcome out = generate(f, *model, recorder, encode_prompt(f, *model, prompt), sampling);
-  out.decode_bytes = decode_bytes(recorder);
+  out.decode_bytes = decode_bytes(recorder, (out.prompt_tokens + f.chunk - 1) / f.chunk);
   if (f.json) print_json(*model, out);
   print_report(f, *model, out, recorder);
   if (!f.profile.empty()) {
     profile::write_chrome_trace(recorder, f.profile,
-                                {{"model", model->checkpoint.folder().filename().string()},
+                                {{"model", model_name(*model)},
                                  {"prompt_tokens", std::to_string(out.prompt_tokens)},
                                  {"generated_tokens", std::to_string(out.tokens.size())},
                                  {"threads", std::to_string(thread_count())}});
