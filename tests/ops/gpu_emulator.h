@@ -179,6 +179,8 @@ inline bool any_lane(bool v) {
 
 inline int uniform(int v) { return v; }
 inline void prefetch(const void*) {}
+template <int kBytes>
+void prefetch_block(const void*) {}
 
 inline uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
   const uint64_t bytes = uint64_t{b} << 32 | a;

@@ -217,7 +217,7 @@ SparseComparison compare_sparse(const SparseCase& c, const std::vector<SparseRef
     if (result.failure.empty())
       result.failure = std::string(what) + " at token " + std::to_string(token) + ", head " + std::to_string(head);
   };
-  double error = 0, norm = 0;
+  double error = 0, norm = 0, rounding = 0;
   for (int token = 0; token < c.shape.tokens; token += step) {
     const SparseReference& r = references[token / step];
     for (int h = 0; h < c.shape.heads; ++h) {
@@ -229,7 +229,9 @@ SparseComparison compare_sparse(const SparseCase& c, const std::vector<SparseRef
       for (int k = 0; k < kHeadDim; ++k) {
         const double got = to_float(a.out(token, h, k)), exact = r.out[int64_t{h} * kHeadDim + k];
         if (!std::isfinite(got)) fail("output not finite", token, h);
+        const double rounded = round_bf16(static_cast<float>(exact));
         error += (got - exact) * (got - exact), norm += exact * exact;
+        rounding += (rounded - exact) * (rounded - exact);
         most = std::max(most, std::fabs(static_cast<float>(got)));
         if (k % 128 != 127 || !c.shape.codes) continue;
         const e8m0 scale = e4m3_scale(most);
@@ -242,6 +244,7 @@ SparseComparison compare_sparse(const SparseCase& c, const std::vector<SparseRef
     }
   }
   result.relative_l2 = norm > 0 ? std::sqrt(error / norm) : std::sqrt(error);
+  result.rounding_l2 = norm > 0 ? std::sqrt(rounding / norm) : 0;
   if (!std::isfinite(result.relative_l2)) fail("relative error not finite", 0, 0);
   return result;
 }

@@ -53,6 +53,7 @@ SparseReference sparse_reference(const SparseCase& c, int token);
 /// Compares the outputs in `c` with the reference for every `step`-th token.
 struct SparseComparison {
   double relative_l2 = 0;  // over all compared outputs
+  double rounding_l2 = 0;  // what rounding the exact output to bf16 would give
   double worst_lse = 0;    // largest absolute difference
   std::string failure;     // empty when everything was written, finite, and codes belong to the bf16 output
 };

@@ -184,9 +184,10 @@ int check_attention(const ops::DeviceInfo& device, bool small, unsigned seed) {
           const auto got = ops::compare_sparse(c, references, step);
           r.relative_l2 = got.relative_l2, r.failure = got.failure;
           // The warpgroup kernel rounds probabilities to bf16 when scales exceed what fp16 holds.
+          // A few tokens with few rows may sit where even the exact output rounds badly.
           const double limit = plan.wide && c.shape.largest_scale ? 2.5e-3
                                : c.shape.rotate                   ? kToleranceWithRope
-                                                                  : kTolerance;
+                                                : std::max(kTolerance, 1.06 * got.rounding_l2);
           if (got.failure.empty() && got.relative_l2 > limit) r.failure = "too inexact";
         }
         std::lock_guard lock(print);

@@ -219,6 +219,13 @@ FATHOM_DEVICE void atomic_and(uint64_t* p, uint64_t v) {
 FATHOM_DEVICE void prefetch(const void* p) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(p));
 }
+/// Brings a block of memory (16-byte aligned, a multiple of 16 bytes) into L2 (sm_90 and later).
+template <int kBytes>
+FATHOM_DEVICE void prefetch_block(const void* p) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(p), "n"(kBytes));
+#endif
+}
 FATHOM_DEVICE void fence() {
   asm volatile("fence.acq_rel.gpu;" ::: "memory");
 }

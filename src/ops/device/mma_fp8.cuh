@@ -1,6 +1,10 @@
 // Products of e4m3 codes on tensor cores (sm_89 and later), beside the instructions of gpu.cuh.
 #pragma once
 
+#ifdef FATHOM_GPU_EMULATOR
+#include <map>
+#endif
+
 #include "base/small_floats.h"
 #include "ops/device/gpu.cuh"
 
@@ -27,5 +31,126 @@ FATHOM_DEVICE void mma_e4m3(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, 
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 #endif
 }
+
+/// By a warpgroup: d[64 x 8 kTiles] (+)= a b over 32 bytes of K (32 codes, 16 bf16), a stored [64][k] and b [n][k] in
+/// 128-byte swizzle (describe_matrix). Warp w holds rows 16 w .. of d, register 4 j + i of column tile j as in mma_bf16.
+/// Asynchronous: between multiply_begin and multiply_end.
+#ifdef FATHOM_GPU_EMULATOR
+template <typename T, int kCount>
+void multiply_bytes(float (&d)[kCount], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+  const auto at = [](MatrixDescriptor m, int row, int k) {
+    const auto address = reinterpret_cast<uintptr_t>(m.start + row / 8 * m.stride + row % 8 * 128) + k * sizeof(T);
+    return to_float(*reinterpret_cast<const T*>(address ^ ((address >> 7 & 7) << 4)));
+  };
+  const int thread = thread_index() % kWarpgroup, g = thread % 32 / 4, t = thread % 4;
+  for (int i = 0; i < kCount; ++i) {
+    float sum = add ? d[i] : 0;
+    for (int k = 0; k < static_cast<int>(32 / sizeof(T)); ++k)
+      sum += at(a, thread / 32 * 16 + g + (i & 2) * 4, k) * at(b, i / 4 * 8 + 2 * t + (i & 1), k);
+    d[i] = sum;
+  }
+}
+template <int kTiles>
+void multiply_bytes_e4m3(float (&d)[4 * kTiles], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+  multiply_bytes<e4m3>(d, a, b, add);
+}
+template <int kTiles>
+void multiply_bytes_bf16(float (&d)[4 * kTiles], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+  multiply_bytes<bf16>(d, a, b, add);
+}
+/// A barrier of the 4 warps of warpgroup `group`.
+inline void sync_warpgroup(int group) {
+  static std::map<std::pair<const emulator::Block*, int>, emulator::Barrier> barriers;
+  emulator::arrive_and_wait(barriers[{emulator::self().block, group}], kWarpgroup);
+}
+#else
+FATHOM_DEVICE void sync_warpgroup(int group) {
+  asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+}
+template <int kTiles>
+FATHOM_DEVICE void multiply_bytes_e4m3(float (&d)[4 * kTiles], MatrixDescriptor a, MatrixDescriptor b, bool add);
+template <int kTiles>
+FATHOM_DEVICE void multiply_bytes_bf16(float (&d)[4 * kTiles], MatrixDescriptor a, MatrixDescriptor b, bool add);
+template <>
+FATHOM_DEVICE void multiply_bytes_e4m3<1>(float (&d)[4], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+#ifdef FATHOM_WGMMA
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %6, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, %4, %5, p, 1, 1; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+#endif
+}
+template <>
+FATHOM_DEVICE void multiply_bytes_e4m3<2>(float (&d)[8], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+#ifdef FATHOM_WGMMA
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %10, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e4m3 {%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, p, 1, 1; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+#endif
+}
+template <>
+FATHOM_DEVICE void multiply_bytes_e4m3<4>(float (&d)[16], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+#ifdef FATHOM_WGMMA
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, p, 1, 1; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+#endif
+}
+template <>
+FATHOM_DEVICE void multiply_bytes_e4m3<8>(float (&d)[32], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+#ifdef FATHOM_WGMMA
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, p, 1, 1; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+#endif
+}
+template <>
+FATHOM_DEVICE void multiply_bytes_bf16<1>(float (&d)[4], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+#ifdef FATHOM_WGMMA
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %6, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, %4, %5, p, 1, 1, 0, 0; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+#endif
+}
+template <>
+FATHOM_DEVICE void multiply_bytes_bf16<2>(float (&d)[8], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+#ifdef FATHOM_WGMMA
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %10, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, p, 1, 1, 0, 0; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+#endif
+}
+template <>
+FATHOM_DEVICE void multiply_bytes_bf16<4>(float (&d)[16], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+#ifdef FATHOM_WGMMA
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, p, 1, 1, 0, 0; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+#endif
+}
+template <>
+FATHOM_DEVICE void multiply_bytes_bf16<8>(float (&d)[32], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+#ifdef FATHOM_WGMMA
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %34, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, p, 1, 1, 0, 0; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+#endif
+}
+#endif
 
 }  // namespace fathom::ops::device

@@ -80,13 +80,15 @@ struct SplitWeights {
   float weight[kMostSplits / 4];
   float lse;
 
-  /// Weight of split `i` (a constant below 8), and the step to the next 8 splits.
+  /// Weight of split `i` (a constant below 8), and the step to the next `count` (4 or 8) splits.
   FATHOM_DEVICE float of(int i) const {
     return device::shuffle_from(weight[i / 4], device::thread_index() % 32 / 4 * 4 + i % 4);
   }
+  template <int kCount>
   FATHOM_DEVICE void advance() {
+    constexpr int kStep = kCount / 4;
     FATHOM_UNROLL
-    for (int k = 0; k + 2 < kMostSplits / 4; ++k) weight[k] = weight[k + 2];
+    for (int k = 0; k + kStep < kMostSplits / 4; ++k) weight[k] = weight[k + kStep];
   }
 };
 
@@ -134,56 +136,78 @@ struct SplitStates {
   }
 };
 
-inline constexpr int kAhead = 8;  // splits whose quads are in flight
-static_assert(kMostSplits == 32 && kAhead == 8);
+/// Quads that a warp sums together where there are more quads than warps: as many as registers allow.
+template <typename G>
+inline constexpr int kCoarse = G::kMTiles == 1 ? 2 : 4;
 
-/// The weighted sum over the splits of one quad, rounded: two pairs of channels of head 16 m + 8 (quad / 4) + g.
-template <typename G, bool kCluster>
-FATHOM_DEVICE void sum_quad(const Partials<G, kCluster>& partials, int token, int first_head, int blocks, int m,
-                            int slice, int quad, uint32_t (&word)[2]) {
+/// The weighted sums over the splits of kQuads quads (1, 2 or 4 of one half) of a slice, rounded: two pairs of channels
+/// each, of head 16 m + 8 (quad / 4) + g. All loads of several splits are in flight together.
+template <typename G, bool kCluster, int kQuads>
+FATHOM_DEVICE void sum_quads(const Partials<G, kCluster>& partials, int token, int first_head, int blocks, int m,
+                             int slice, int quad, uint32_t (&word)[kQuads][2]) {
+  constexpr int kAhead = kQuads == 1 ? 8 : 4;
   const Params& p = partials.p;
   const int lane = device::thread_index() % 32, local = 16 * m + 8 * (quad / 4) + lane / 4, head = first_head + local;
   const int at = quad_index(m, slice, quad, lane);
   const SplitStates states = SplitStates::load<G, kCluster>(partials, blocks, local);
-  device::Float4 ahead[kAhead];
+  device::Float4 ahead[kAhead][kQuads];
+  const auto load = [&](int i, int split) {
+    FATHOM_UNROLL
+    for (int q = 0; q < kQuads; ++q)
+      if (split < blocks) ahead[i][q] = partials.load(partials.quads(split) + at + 32 * q);
+  };
   FATHOM_UNROLL
   for (int i = 0; i < kAhead; ++i) {
-    ahead[i] = {0, 0, 0, 0};
-    if (i < blocks) ahead[i] = partials.load(partials.quads(i) + at);
+    FATHOM_UNROLL
+    for (int q = 0; q < kQuads; ++q) ahead[i][q] = {0, 0, 0, 0};
+    load(i, i);
   }
   SplitWeights weights = states.weights(p, head);
   if (p.lse && slice == 0 && quad % 4 == 0 && lane % 4 == 0 && head < p.heads)
     p.lse[token * p.lse_token_stride + head] = weights.lse;
-  float sum[4] = {};
+  float sum[kQuads][4] = {};
   FATHOM_UNROLL_1
-  for (int first = 0; first < blocks; first += kAhead, weights.advance()) {
+  for (int first = 0; first < blocks; first += kAhead) {
     FATHOM_UNROLL
     for (int i = 0; i < kAhead; ++i) {
       const float w = weights.of(i);  // 0 beyond the last split
-      const device::Float4 v = ahead[i];
-      sum[0] += w * v.x, sum[1] += w * v.y, sum[2] += w * v.z, sum[3] += w * v.w;
-      if (first + kAhead + i < blocks) ahead[i] = partials.load(partials.quads(first + kAhead + i) + at);
+      FATHOM_UNROLL
+      for (int q = 0; q < kQuads; ++q) {
+        const device::Float4 v = ahead[i][q];
+        sum[q][0] += w * v.x, sum[q][1] += w * v.y, sum[q][2] += w * v.z, sum[q][3] += w * v.w;
+      }
+      load(i, first + kAhead + i);
     }
+    weights.template advance<kAhead>();
   }
-  word[0] = device::pack_bf16x2(sum[0], sum[1]), word[1] = device::pack_bf16x2(sum[2], sum[3]);
+  FATHOM_UNROLL
+  for (int q = 0; q < kQuads; ++q) {
+    word[q][0] = device::pack_bf16x2(sum[q][0], sum[q][1]);
+    word[q][1] = device::pack_bf16x2(sum[q][2], sum[q][3]);
+  }
 }
 
-/// One quad of the final sum straight to the bf16 output.
-template <typename G, bool kCluster>
-FATHOM_DEVICE void combine_quad(const Shared<G>& shared, const Partials<G, kCluster>& partials, int token,
-                                int first_head, int blocks, int m, int slice, int quad) {
+/// Quads of the final sum straight to the bf16 output.
+template <typename G, bool kCluster, int kQuads>
+FATHOM_DEVICE void combine_quads(const Shared<G>& shared, const Partials<G, kCluster>& partials, int token,
+                                 int first_head, int blocks, int m, int slice, int quad) {
   const Params& p = partials.p;
   const int lane = device::thread_index() % 32, t = lane % 4, head = first_head + 16 * m + 8 * (quad / 4) + lane / 4;
-  uint32_t word[2];
-  sum_quad<G, kCluster>(partials, token, first_head, blocks, m, slice, quad, word);
-  const bool fp8 = slice_is_fp8(G::kFormat, slice);
-  const int a = first_pair(fp8, quad % 4, t), b = second_pair(fp8, quad % 4, t);
-  if (slice == kRopeGroup && p.position)
-    word[0] = turn_back(word[0], shared.rotations()[a / 2]), word[1] = turn_back(word[1], shared.rotations()[b / 2]);
+  uint32_t word[kQuads][2];
+  sum_quads<G, kCluster, kQuads>(partials, token, first_head, blocks, m, slice, quad, word);
   if (head >= p.heads) return;
+  const bool fp8 = slice_is_fp8(G::kFormat, slice), rotate = slice == kRopeGroup && p.position;
   uint16_t* out = p.out + token * p.out_token_stride + head * p.out_head_stride + slice * kGroup;
-  *reinterpret_cast<uint32_t*>(out + a) = word[0];
-  *reinterpret_cast<uint32_t*>(out + b) = word[1];
+  FATHOM_UNROLL
+  for (int q = 0; q < kQuads; ++q) {
+    const int a = first_pair(fp8, quad % 4 + q, t), b = second_pair(fp8, quad % 4 + q, t);
+    if (rotate) {
+      word[q][0] = turn_back(word[q][0], shared.rotations()[a / 2]);
+      word[q][1] = turn_back(word[q][1], shared.rotations()[b / 2]);
+    }
+    *reinterpret_cast<uint32_t*>(out + a) = word[q][0];
+    *reinterpret_cast<uint32_t*>(out + b) = word[q][1];
+  }
 }
 
 /// 128 channels of 8 heads by one warp, with codes, by way of rows in shared memory.
@@ -193,13 +217,17 @@ FATHOM_DEVICE void combine_group(const Shared<G>& shared, const Partials<G, kClu
   constexpr int kPitch = 256 + 16;
   const int lane = device::thread_index() % 32, g = lane / 4, t = lane % 4;
   FATHOM_UNROLL_1
-  for (int i = 0; i < 8; ++i) {
-    uint32_t word[2];
-    sum_quad<G, kCluster>(partials, token, first_head, blocks, m, slice + i / 4, 4 * half + i % 4, word);
-    const bool fp8 = slice_is_fp8(G::kFormat, slice + i / 4);
+  for (int i = 0; i < 8; i += kCoarse<G>) {
+    uint32_t word[kCoarse<G>][2];
+    const int s = slice + i / 4;
+    sum_quads<G, kCluster, kCoarse<G>>(partials, token, first_head, blocks, m, s, 4 * half + i % 4, word);
+    const bool fp8 = slice_is_fp8(G::kFormat, s);
     std::byte* row = rows + g * kPitch + i / 4 * 128;
-    *reinterpret_cast<uint32_t*>(row + 2 * first_pair(fp8, i % 4, t)) = word[0];
-    *reinterpret_cast<uint32_t*>(row + 2 * second_pair(fp8, i % 4, t)) = word[1];
+    FATHOM_UNROLL
+    for (int q = 0; q < kCoarse<G>; ++q) {
+      *reinterpret_cast<uint32_t*>(row + 2 * first_pair(fp8, i % 4 + q, t)) = word[q][0];
+      *reinterpret_cast<uint32_t*>(row + 2 * second_pair(fp8, i % 4 + q, t)) = word[q][1];
+    }
   }
   device::sync_warp();
   FATHOM_UNROLL_1
@@ -223,10 +251,16 @@ FATHOM_DEVICE void combine_part(const Shared<G>& shared, const Partials<G, kClus
     for (int item = part * kWarps + warp; item < G::kMTiles * 8; item += parts * kWarps)
       combine_group<G, kCluster>(shared, partials, token, first_head, blocks, item / 8, item / 4 % 2, item % 4 * 2,
                                  rows);
+  } else if (G::kMTiles * 64 <= parts * kWarps) {  // enough warps for the finest grain
+    for (int item = part * kWarps + warp; item < G::kMTiles * 64; item += parts * kWarps)
+      combine_quads<G, kCluster, 1>(shared, partials, token, first_head, blocks, item / 64, item / 8 % 8, item % 8);
   } else {
     FATHOM_UNROLL_1
-    for (int item = part * kWarps + warp; item < G::kMTiles * kWarps * 8; item += parts * kWarps)
-      combine_quad<G, kCluster>(shared, partials, token, first_head, blocks, item / 64, item / 8 % 8, item % 8);
+    for (int item = part * kWarps + warp; item < G::kMTiles * 64 / kCoarse<G>; item += parts * kWarps) {
+      const int quad = item * kCoarse<G>;
+      combine_quads<G, kCluster, kCoarse<G>>(shared, partials, token, first_head, blocks, quad / 64, quad / 8 % 8,
+                                             quad % 8);
+    }
   }
 }
 

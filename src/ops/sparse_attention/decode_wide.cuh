@@ -85,6 +85,21 @@ FATHOM_DEVICE uint32_t bf16x2_to_f16x2(uint32_t pair, float factor) {
 
 // ---- producers ----
 
+/// Where a row lies: data, and from there to its scale bytes. No data: a masked row of zeros.
+struct RowAddress {
+  const std::byte* data;
+  int to_scales;
+};
+
+FATHOM_DEVICE RowAddress address_of(const Block& b, int slot, int row) {
+  if (slot < 0) return {nullptr, 0};
+  const KvPool& pool = row < b.counts.window ? b.p.window.pool : b.p.extra.pool;
+  const auto page_rows = static_cast<uint32_t>(pool.page_rows);
+  const uint32_t page = static_cast<uint32_t>(slot) / page_rows, in_page = static_cast<uint32_t>(slot) - page * page_rows;
+  const std::byte* data = pool.data + static_cast<int64_t>(page) * pool.stride + in_page * kV4DataBytes;
+  return {data, static_cast<int>((page_rows - in_page) * kV4DataBytes + in_page * kV4ScaleBytes)};
+}
+
 /// A lane's quarter of one row: pieces 4 i + q of its 36, and the row's scale bytes.
 struct RowQuarter {
   device::Float4 piece[9];
@@ -92,25 +107,25 @@ struct RowQuarter {
   bool present;
 };
 
-/// Slot -> loads. A negative slot reads nothing and gives zeros.
-FATHOM_DEVICE void load_row(const Block& b, int slot, int row, int q, RowQuarter& r) {
-  r.present = slot >= 0;
+FATHOM_DEVICE void load_row(RowAddress at, int q, RowQuarter& r) {
+  r.present = at.data != nullptr;
   if (!r.present) {
     FATHOM_UNROLL
     for (int i = 0; i < 9; ++i) r.piece[i] = {0, 0, 0, 0};
     r.scales = 0;
     return;
   }
-  const Rows& rows = row < b.counts.window ? b.p.window : b.p.extra;
-  const auto page_rows = static_cast<uint32_t>(rows.pool.page_rows);
-  const uint32_t page = static_cast<uint32_t>(slot) / page_rows,
-                 in_page = static_cast<uint32_t>(slot) - page * page_rows;
-  const std::byte* start = rows.pool.data + static_cast<int64_t>(page) * rows.pool.stride;
-  const auto* data = reinterpret_cast<const device::Float4*>(start + static_cast<int64_t>(in_page) * kV4DataBytes) + q;
+  const auto* data = reinterpret_cast<const device::Float4*>(at.data) + q;
   FATHOM_UNROLL
   for (int i = 0; i < 9; ++i) r.piece[i] = device::load_once(data + 4 * i);
-  r.scales = *reinterpret_cast<const uint64_t*>(start + static_cast<int64_t>(page_rows) * kV4DataBytes +
-                                                static_cast<int64_t>(in_page) * kV4ScaleBytes);
+  r.scales = *reinterpret_cast<const uint64_t*>(at.data + at.to_scales);
+}
+
+/// One lane of a row asks for it ahead of the loads.
+FATHOM_DEVICE void prefetch_row(RowAddress at, int q) {
+  if (!at.data) return;
+  if (q == 0) device::prefetch_block<kV4DataBytes>(at.data);
+  if (q == 1) device::prefetch(at.data + at.to_scales);
 }
 
 /// fp16x2 factor 2^(scale - kUnit) for scale bytes of at least kLowestScale.
@@ -176,19 +191,25 @@ FATHOM_DEVICE void produce(const Block& b, int first) {
     return tile < b.share.tiles ? load_slot(b.p, b.token, b.counts, row_of(tile, part)) : -1;
   };
   bool bad = false;
-  int slot = slot_of(0, 1);
+  int upper_slot = slot_of(0, 0), lower_slot = slot_of(0, 1);
+  int next_upper = slot_of(1, 0), next_lower = slot_of(1, 1);
+  RowAddress upper_at = address_of(b, upper_slot, row_of(0, 0)), lower_at = address_of(b, lower_slot, row_of(0, 1));
   RowQuarter upper, lower;
-  load_row(b, slot_of(0, 0), row_of(0, 0), q, upper);
+  load_row(upper_at, q, upper);
   FATHOM_UNROLL_1
   for (int i = 0; i < b.share.tiles; ++i) {
-    const int n = first + i, next_slot = slot_of(i + 1, 0);
+    const int n = first + i;
     std::byte* tile = b.tile(n);
-    load_row(b, slot, row_of(i, 1), q, lower);
+    load_row(lower_at, q, lower);
+    upper_at = address_of(b, next_upper, row_of(i + 1, 0));
+    lower_at = address_of(b, next_lower, row_of(i + 1, 1));
+    prefetch_row(upper_at, q);
+    prefetch_row(lower_at, q);
+    next_upper = slot_of(i + 2, 0), next_lower = slot_of(i + 2, 1);
     if (n >= 2) device::await(&b.barriers().empty[n & 1], (n >> 1) - 1);
     if (q == 0) b.bias(n)[row] = upper.present ? 0.0f : -__builtin_huge_valf();
     bad |= store_row<kHalf>(tile, row, q, upper);
-    slot = slot_of(i + 1, 1);
-    load_row(b, next_slot, row_of(i + 1, 0), q, upper);
+    load_row(upper_at, q, upper);
     if (q == 0) b.bias(n)[32 + row] = lower.present ? 0.0f : -__builtin_huge_valf();
     bad |= store_row<kHalf>(tile, 32 + row, q, lower);
     device::publish_to_products();
@@ -203,25 +224,34 @@ FATHOM_DEVICE void produce(const Block& b, int first) {
 template <bool kHalf>
 FATHOM_DEVICE void stage_queries(const Block& b) {
   bool bad = false;
-  FATHOM_UNROLL
-  for (int i = 0; i < 16; ++i) {
-    const int item = i * 2 * device::kWarpgroup + device::thread_index(), local = item / 64, piece = item % 64;
-    device::Float4 v = {0, 0, 0, 0};
-    if (b.first_head + local < b.p.heads)
-      v = *reinterpret_cast<const device::Float4*>(b.p.q + b.token * b.p.q_token_stride +
-                                                   (b.first_head + local) * b.p.q_head_stride + piece * 8);
-    if (kHalf) {
-      uint32_t word[4];
-      __builtin_memcpy(word, &v, sizeof(word));
-      FATHOM_UNROLL
-      for (int k = 0; k < 4; ++k) {
-        word[k] = bf16x2_to_f16x2(word[k], 1.0f);
-        bad |= overflows_f16(word[k]);
-      }
-      __builtin_memcpy(&v, word, sizeof(v));
+  FATHOM_UNROLL_1
+  for (int batch = 0; batch < 16; batch += 8) {  // all loads of a batch before its first store
+    device::Float4 v[8];
+    const auto item_of = [&](int i) { return (batch + i) * 2 * device::kWarpgroup + device::thread_index(); };
+    FATHOM_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      const int local = item_of(i) / 64, piece = item_of(i) % 64;
+      v[i] = {0, 0, 0, 0};
+      if (b.first_head + local < b.p.heads)
+        v[i] = *reinterpret_cast<const device::Float4*>(b.p.q + b.token * b.p.q_token_stride +
+                                                        (b.first_head + local) * b.p.q_head_stride + piece * 8);
     }
-    std::byte* to = b.shared.base + Layout::kQueryAt + piece / 8 * kChunkBytes + swizzle(local, piece % 8);
-    *reinterpret_cast<device::Float4*>(to) = v;
+    FATHOM_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      const int local = item_of(i) / 64, piece = item_of(i) % 64;
+      if (kHalf) {
+        uint32_t word[4];
+        __builtin_memcpy(word, &v[i], sizeof(word));
+        FATHOM_UNROLL
+        for (int k = 0; k < 4; ++k) {
+          word[k] = bf16x2_to_f16x2(word[k], 1.0f);
+          bad |= overflows_f16(word[k]);
+        }
+        __builtin_memcpy(&v[i], word, sizeof(word));
+      }
+      std::byte* to = b.shared.base + Layout::kQueryAt + piece / 8 * kChunkBytes + swizzle(local, piece % 8);
+      *reinterpret_cast<device::Float4*>(to) = v[i];
+    }
   }
   if (kHalf && bad) b.shared.flags()[1] = 1;
   device::publish_to_products();
@@ -450,15 +480,17 @@ FATHOM_DEVICE void wide_block(const Params& p, std::byte* shared_base) {
   device::sync_block();
   const Partials<Layout, false> partials{p, shared_base, unit};
   if (device::uniform(thread / device::kWarpgroup) == 2) {
-    device::give_registers<104>();
+    device::give_registers<120>();
     produce<true>(b, 0);
     device::sync_block();
     if (shared.flags()[1]) {
       produce<false>(b, b.share.tiles);
       device::sync_block();
     }
+    device::sync_block();  // the two barriers of the consumers' end
+    if (b.share.blocks > 1) device::sync_block();
   } else {
-    device::take_registers<200>();
+    device::take_registers<192>();
     if (p.position && device::uniform(thread / 32) == 4) prepare_rotations<Layout>(shared, p, token, thread % 32);
     stage_queries<true>(b);
     SoftmaxState state[2];
@@ -473,12 +505,13 @@ FATHOM_DEVICE void wide_block(const Params& p, std::byte* shared_base) {
       unit_factor = 1;
     }
     leave_output(b, partials, split, unit_factor, state, output);
+    if (b.share.blocks > 1) {
+      meet<Layout>(shared, partials, token, first_head, unit, split, b.share.blocks, arrivals_before);
+    } else {
+      device::sync_block();
+      finish_rows<Layout>(shared, p, token, first_head);
+    }
   }
-  device::sync_block();
-  if (b.share.blocks > 1)
-    meet<Layout>(shared, partials, token, first_head, unit, split, b.share.blocks, arrivals_before);
-  else if (thread < kThreads)
-    finish_rows<Layout>(shared, p, token, first_head);
 }
 
 }  // namespace fathom::ops::sparse_decode::wide
