@@ -12,6 +12,7 @@
 #include "ops/cpu/targets.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "hwy/cache_control.h"
 #include "ops/cpu/scratch.h"
 #include "ops/cpu/simd-inl.h"
 // clang-format on
@@ -39,11 +40,15 @@ struct RowGroup {
   const uint8_t* codes[16];
   const uint8_t* scale[16];
   float global = 1;
+  int64_t row_bytes = 0;  // of codes
+  int64_t ahead = 0;      // bytes from these rows to those that come next
 };
 
-inline RowGroup row_group(const Matrix& w, int64_t first) {
+inline RowGroup row_group(const Matrix& w, int64_t first, int64_t groups = 1) {
   RowGroup g;
   g.global = w.global;
+  g.row_bytes = w.columns * 16 / chunk_columns(w.codec);
+  g.ahead = groups * kGroup * w.row_bytes;
   for (int64_t r = 0; r < kGroup; ++r) {
     const int64_t n = std::min(first + r, w.rows - 1);
     g.codes[r] = w.codes + n * w.row_bytes;
@@ -222,12 +227,18 @@ HWY_NOINLINE void single_row(const RowGroup* groups, int64_t columns, const floa
       for (int64_t chunk = 0; chunk < chunks; ++chunk) {
         const int64_t column = block + chunk * kChunk, offset = column * 16 / kChunk;
         const int64_t bytes = (end - column) * 16 / kChunk;
+        // Weights stream through the caches once. Every step asks for a line that some later step needs: 256 bytes on
+        // in its row, or as far into the rows that come next. (An address behind the matrix does no harm.)
+        const int64_t reach = std::min<int64_t>(256, groups[0].row_bytes), line = offset / 16 % 4;
+        const bool wraps = offset + reach >= groups[0].row_bytes;
+        const int64_t later = offset + reach + (wraps ? groups[0].ahead - groups[0].row_bytes : 0);
         VF xv[kVectors];
 #pragma GCC unroll 8
         for (int64_t k = 0; k < kVectors; ++k) xv[k] = hn::LoadDup128(d, x + column + 4 * k);
 #pragma GCC unroll 8
         for (int i = 0; i < 4 * G; ++i) {
           const uint8_t* const* rows = groups[i / 4].codes;
+          if (line < kBlocks) hwy::Prefetch(rows[4 * line + i % 4] + later);
           const auto codes =
               HWY_LIKELY(bytes >= 16) ? load_rows(rows, i % 4, offset) : load_rows_tail(rows, i % 4, offset, bytes);
           VF w[kVectors];
@@ -333,7 +344,7 @@ void multiply_fp8_row(const Matrix& w, int64_t n0, int64_t n1, const float* x, f
         hn::Store(hn::Mul(hn::LoadU(d, x + i), s), d, scaled + i);
     }
     for (; n + kGroup < end; n += 2 * kGroup) {
-      const RowGroup two[2] = {row_group(w, n), row_group(w, n + kGroup)};
+      const RowGroup two[2] = {row_group(w, n, 2), row_group(w, n + kGroup, 2)};
       single_row<Codec::fp8, 2, true>(two, w.columns, scaled, y + n - n0);
     }
     for (; n < end; n += kGroup) {
@@ -347,7 +358,7 @@ template <Codec C>
 void multiply_as(const Matrix& w, int64_t n0, int64_t n1, const float* const* x, int64_t m, float* y, int64_t y_pitch) {
   int64_t n = n0;
   for (; m <= 3 && n + kGroup < n1; n += 2 * kGroup, y += 2 * kGroup) {
-    const RowGroup two[2] = {row_group(w, n), row_group(w, n + kGroup)};
+    const RowGroup two[2] = {row_group(w, n, 2), row_group(w, n + kGroup, 2)};
     multiply_groups<C, 2>(two, w.columns, x, m, y, y_pitch);
   }
   for (; n < n1; n += kGroup, y += kGroup) {
