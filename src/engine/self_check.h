@@ -25,6 +25,6 @@ struct SelfCheckOptions {
 /// Runs all checks, reporting each as it ends. Inventory and finite values were already checked by load_model().
 /// Returns true when none failed.
 bool self_check(const LoadedModel& model, const SelfCheckOptions& options,
-               const std::function<void(const CheckResult&)>& report);
+                const std::function<void(const CheckResult&)>& report);
 
 }  // namespace fathom

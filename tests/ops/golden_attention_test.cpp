@@ -1,6 +1,6 @@
 // Golden vectors of linears, compressor, indexer, attention, router and experts: every CPU variant against ref.py.
-#include "ops/golden.h"
 #include "ops/exact_rows.h"
+#include "ops/golden.h"
 #include "ops/ops.h"
 
 namespace fathom::test {
@@ -11,9 +11,13 @@ using namespace ops;  // NOLINT: test code speaks of nothing else
 /// Quantised copy of a bf16 matrix, as the model would hand it to a product.
 struct Quantised {
   explicit Quantised(View<const bf16, 2> x)
-      : codes(static_cast<size_t>(x.count())), scale(static_cast<size_t>(x.count() / 128)), rows(x.size[0]), columns(x.size[1]) {
+      : codes(static_cast<size_t>(x.count())),
+        scale(static_cast<size_t>(x.count() / 128)),
+        rows(x.size[0]),
+        columns(x.size[1]) {
     for (int64_t t = 0; t < rows; ++t)
-      exact::act_quant(exact::widen(x[t]), &codes[static_cast<size_t>(t * columns)], &scale[static_cast<size_t>(t * columns / 128)]);
+      exact::act_quant(exact::widen(x[t]), &codes[static_cast<size_t>(t * columns)],
+                       &scale[static_cast<size_t>(t * columns / 128)]);
   }
   View<const e4m3, 2> code_view() const { return View<const e4m3, 2>(codes.data(), rows, columns); }
   View<const e8m0, 2> scale_view() const { return View<const e8m0, 2>(scale.data(), rows, columns / 128); }
@@ -25,7 +29,8 @@ struct Quantised {
 template <typename Name>
 void expect_close(const bf16* got, View<const bf16, 1> want, Name variant, double relative_l2) {
   const Match m = compare(got, want);
-  if (std::string(variant) == "ref") EXPECT_EQ(m.different, 0u) << "of " << m.count << ", worst " << m.worst_ulps << " ulp";
+  if (std::string(variant) == "ref")
+    EXPECT_EQ(m.different, 0u) << "of " << m.count << ", worst " << m.worst_ulps << " ulp";
   EXPECT_LE(m.relative_l2, relative_l2) << variant << ": " << m.different << " of " << m.count << " differ";
 }
 
@@ -37,7 +42,8 @@ TEST(Golden, LinearFp8) {
     std::vector<bf16> y(g.t.get<bf16>("y").size(), bf16{0x7FC0});
     LinearFp8Args a;
     a.x = q.code_view(), a.x_scale = q.scale_view(), a.parts = 1;
-    a.part[0] = {{g.t.mat<e4m3>("weight"), g.t.mat<e8m0>("scale")}, View(y.data(), x.size[0], g.file.info("weight").shape[0])};
+    a.part[0] = {{g.t.mat<e4m3>("weight"), g.t.mat<e8m0>("scale")},
+                 View(y.data(), x.size[0], g.file.info("weight").shape[0])};
     run(*v, a);
     expect_close(y.data(), g.t.vec<bf16>("y"), v->name, 1e-3);
   }
@@ -52,7 +58,8 @@ TEST(Golden, CompressorOfBothRatiosWholePromptAndTokenByToken) {
     for (const char* part : {"main", "index"}) {
       const bool index = std::string(part) == "index";
       if (index && ratio == 128) continue;
-      const std::string prefix = "layers." + std::to_string(layer) + ".attn." + (index ? "indexer.compressor." : "compressor.");
+      const std::string prefix =
+          "layers." + std::to_string(layer) + ".attn." + (index ? "indexer.compressor." : "compressor.");
       const auto wkv = w.mat<bf16>(prefix + "wkv.weight"), wgate = w.mat<bf16>(prefix + "wgate.weight");
       const auto want = g.t.mat<bf16>(std::string(part) + ".entries");
       const int64_t tokens = x.size[0], width = wkv.size[0], ring = ratio == 4 ? 16 : 256, entries = tokens / ratio;
@@ -65,7 +72,8 @@ TEST(Golden, CompressorOfBothRatiosWholePromptAndTokenByToken) {
 
       for (const auto* v : cpu_variants(compress_variants())) {
         for (int64_t chunk : {tokens, int64_t{1}, int64_t{7}}) {
-          std::vector<std::byte> page(static_cast<size_t>(index ? index_page_bytes(entries) : page_bytes(RowFormat::v4, entries)));
+          std::vector<std::byte> page(
+              static_cast<size_t>(index ? index_page_bytes(entries) : page_bytes(RowFormat::v4, entries)));
           std::vector<float> state_k(static_cast<size_t>(ring * width), NAN), state_g(state_k.size(), NAN);
           CompressArgs a;
           a.ratio = ratio, a.ape = w.mat<float>(prefix + "ape"), a.norm = w.vec<bf16>(prefix + "norm.weight");
@@ -78,7 +86,8 @@ TEST(Golden, CompressorOfBothRatiosWholePromptAndTokenByToken) {
             const int64_t n = std::min(chunk, tokens - at);
             const Segment segment{0, static_cast<int32_t>(n), static_cast<int32_t>(at), 0};
             std::vector<CompressEntry> done;
-            for (int64_t e = at / ratio; e < (at + n) / ratio; ++e) done.push_back({0, static_cast<int32_t>(e), static_cast<int32_t>(e)});
+            for (int64_t e = at / ratio; e < (at + n) / ratio; ++e)
+              done.push_back({0, static_cast<int32_t>(e), static_cast<int32_t>(e)});
             a.k = View<const float, 2>(&k[static_cast<size_t>(at * width)], n, width);
             a.g = View<const float, 2>(&gate[static_cast<size_t>(at * width)], n, width);
             a.segments = View<const Segment, 1>(&segment, 1);
@@ -89,7 +98,8 @@ TEST(Golden, CompressorOfBothRatiosWholePromptAndTokenByToken) {
           for (int64_t e = 0; e < entries; ++e) {
             std::vector<float> row(static_cast<size_t>(want.size[1]));
             if (index)
-              exact::read_fp4(reinterpret_cast<uint8_t*>(a.index_pool.row_codes(e)), reinterpret_cast<uint8_t*>(a.index_pool.row_scales(e)), row.data());
+              exact::read_fp4(reinterpret_cast<uint8_t*>(a.index_pool.row_codes(e)),
+                              reinterpret_cast<uint8_t*>(a.index_pool.row_scales(e)), row.data());
             else
               exact::read_kv_row(a.pool, RowFormat::v4, e, row.data());
             for (float value : row) got.push_back(to_bf16(value));
@@ -122,8 +132,9 @@ TEST(Golden, IndexerQueriesWeightsAndScores) {
   for (const auto* v : cpu_variants(index_query_variants())) {
     std::vector<e2m1x2> codes(static_cast<size_t>(want_q.count() / 2));
     std::vector<e8m0> scale(static_cast<size_t>(want_q.count() / 32));
-    run(*v, IndexQueryArgs{View<const bf16, 3>(q.data(), tokens, heads, kIndexDim), View<const int32_t, 1>(position.data(), tokens),
-                           rope.t.vec<float>("yarn.freqs"), View(codes.data(), tokens, heads, 64), View(scale.data(), tokens, heads, 4)});
+    run(*v, IndexQueryArgs{View<const bf16, 3>(q.data(), tokens, heads, kIndexDim),
+                           View<const int32_t, 1>(position.data(), tokens), rope.t.vec<float>("yarn.freqs"),
+                           View(codes.data(), tokens, heads, 64), View(scale.data(), tokens, heads, 4)});
     std::vector<bf16> got;
     for (int64_t i = 0; i < tokens * heads; ++i) {
       float row[kIndexDim];
@@ -134,7 +145,8 @@ TEST(Golden, IndexerQueriesWeightsAndScores) {
   }
   for (const auto* v : cpu_variants(linear_bf16_variants())) {
     run(*v, LinearBf16Args{x, w.mat<bf16>("layers.1.attn.indexer.weights_proj.weight"),
-                           static_cast<float>(std::pow(128, -0.5) * std::pow(static_cast<double>(heads), -0.5)), View(weight.data(), tokens, heads)});
+                           static_cast<float>(std::pow(128, -0.5) * std::pow(static_cast<double>(heads), -0.5)),
+                           View(weight.data(), tokens, heads)});
     expect_close(weight.data(), g.t.vec<bf16>("head_weights"), v->name, 4e-3);
   }
 }
@@ -153,7 +165,8 @@ TEST(Golden, SparseAttentionSmallAndFull) {
       a.format = RowFormat::bf16;
       auto rows = g.t.get<bf16>("kv");
       a.window = {{reinterpret_cast<std::byte*>(rows.data()), static_cast<int64_t>(rows.size() * 2), length},
-                  View<const int32_t, 2>(index.data(), 1, length), View<const int32_t, 1>(&length, 1)};
+                  View<const int32_t, 2>(index.data(), 1, length),
+                  View<const int32_t, 1>(&length, 1)};
       a.sink = g.t.vec<float>("sink");
       a.scale = static_cast<float>(std::pow(512, -0.5));
       a.out = View(out.data(), 1, q.size[0], q.size[1]);
@@ -174,7 +187,8 @@ TEST(Golden, AttentionOutputInverseRopeGroupsAndWoB) {
     for (int64_t h = 0; h < o.size[1]; ++h) {
       auto row = exact::widen(o[t][h]);
       exact::rope(std::span(row).last(64), position(t), rope.t.vec<float>("yarn.freqs"), true);
-      for (size_t i = 0; i < row.size(); ++i) rotated[static_cast<size_t>((t * o.size[1] + h) * o.size[2]) + i] = to_bf16(row[i]);
+      for (size_t i = 0; i < row.size(); ++i)
+        rotated[static_cast<size_t>((t * o.size[1] + h) * o.size[2]) + i] = to_bf16(row[i]);
     }
   }
   const Fp8Weight wo_a{w.mat<e4m3>("layers.1.attn.wo_a.weight"), w.mat<e8m0>("layers.1.attn.wo_a.scale")};
@@ -186,7 +200,8 @@ TEST(Golden, AttentionOutputInverseRopeGroupsAndWoB) {
     std::vector<e8m0> scale(z.size() / 128);
     OutputProjectArgs a;
     a.o = View<const bf16, 3>(rotated.data(), tokens, o.size[1], o.size[2]), a.groups = 2, a.wo_a = wo_a;
-    a.z = View(z.data(), tokens, width), a.z_codes = View(codes.data(), tokens, width), a.z_scale = View(scale.data(), tokens, width / 128);
+    a.z = View(z.data(), tokens, width), a.z_codes = View(codes.data(), tokens, width),
+    a.z_scale = View(scale.data(), tokens, width / 128);
     run(*v, a);
     LinearFp8Args b;
     b.x = a.z_codes, b.x_scale = a.z_scale, b.parts = 1;
@@ -233,20 +248,24 @@ void check_moe(int layer, const std::string& input, const std::string& prefix) {
       table.assign(wide.begin(), wide.end());
       r.table = View<const int32_t, 2>(table.data(), static_cast<int64_t>(table.size()) / k, k);
     }
-    r.scores = View(scores.data(), tokens, experts), r.expert = View(expert.data(), tokens, k), r.weight = View(weight.data(), tokens, k);
+    r.scores = View(scores.data(), tokens, experts), r.expert = View(expert.data(), tokens, k),
+    r.weight = View(weight.data(), tokens, k);
     run(*v, r);
     EXPECT_EQ(expert, g.t.get<int32_t>(prefix + "experts")) << v->name;
-    for (size_t i = 0; i < weight.size(); ++i) EXPECT_NEAR(weight[i], g.t.get<float>(prefix + "weights")[i], 2e-6) << v->name;
+    for (size_t i = 0; i < weight.size(); ++i)
+      EXPECT_NEAR(weight[i], g.t.get<float>(prefix + "weights")[i], 2e-6) << v->name;
   }
   const Experts w1(ffn, "w1"), w2(ffn, "w2"), w3(ffn, "w3");
   const Quantised q(x);
   const auto shared = [&](const char* which) {
-    return Fp8Weight{w.mat<e4m3>(ffn + ".shared_experts." + which + ".weight"), w.mat<e8m0>(ffn + ".shared_experts." + which + ".scale")};
+    return Fp8Weight{w.mat<e4m3>(ffn + ".shared_experts." + which + ".weight"),
+                     w.mat<e8m0>(ffn + ".shared_experts." + which + ".scale")};
   };
   for (const auto* v : cpu_variants(experts_variants())) {
     std::vector<bf16> y(static_cast<size_t>(tokens * d), bf16{0x7FC0});
     ExpertsArgs a;
-    a.x = q.code_view(), a.x_scale = q.scale_view(), a.expert = g.t.mat<int32_t>(prefix + "experts"), a.weight = g.t.mat<float>(prefix + "weights");
+    a.x = q.code_view(), a.x_scale = q.scale_view(), a.expert = g.t.mat<int32_t>(prefix + "experts"),
+    a.weight = g.t.mat<float>(prefix + "weights");
     a.experts = experts, a.w1 = w1.weight, a.w2 = w2.weight, a.w3 = w3.weight;
     a.shared_w1 = shared("w1"), a.shared_w2 = shared("w2"), a.shared_w3 = shared("w3");
     a.y = View(y.data(), tokens, d);
@@ -255,9 +274,15 @@ void check_moe(int layer, const std::string& input, const std::string& prefix) {
   }
 }
 
-TEST(Golden, MoeWithTheHashRouter) { check_moe(0, "x", "layer0."); }
-TEST(Golden, MoeWithTheBiasRouter) { check_moe(1, "x", "layer1."); }
-TEST(Golden, MoeWhereEveryClampFires) { check_moe(1, "x_big", "layer1.big_"); }
+TEST(Golden, MoeWithTheHashRouter) {
+  check_moe(0, "x", "layer0.");
+}
+TEST(Golden, MoeWithTheBiasRouter) {
+  check_moe(1, "x", "layer1.");
+}
+TEST(Golden, MoeWhereEveryClampFires) {
+  check_moe(1, "x_big", "layer1.big_");
+}
 
 }  // namespace
 }  // namespace fathom::test

@@ -8,7 +8,7 @@
 namespace fathom::ops::cpu {
 
 inline constexpr int64_t kExpertTokens = 192;  // most tokens of a task
-inline constexpr int64_t kExpertRows = 128;   // weight rows of a task: one quantisation group of the hidden row
+inline constexpr int64_t kExpertRows = 128;    // weight rows of a task: one quantisation group of the hidden row
 
 /// Some tokens of one expert times some rows of a weight. `first` counts in the list of slots sorted by expert; tokens
 /// of the shared expert (expert -1) are in batch order.

@@ -36,9 +36,12 @@ float weight_code(const ExpertWeight& w, const std::byte* codes, int64_t n, int6
 float weight_scale(const ExpertWeight& w, const std::byte* scale, int64_t e, int64_t n, int64_t block) {
   const auto at = [&](int64_t row) { return static_cast<uint8_t>(scale[row * w.scale_columns() + block]); };
   switch (w.format) {
-    case ExpertFormat::mxfp4: return to_float(e8m0{at(n)});
-    case ExpertFormat::nvfp4: return to_float(e4m3{at(n)}) * w.global_scale[e];
-    case ExpertFormat::fp8: return to_float(e8m0{at(n / 128)});
+    case ExpertFormat::mxfp4:
+      return to_float(e8m0{at(n)});
+    case ExpertFormat::nvfp4:
+      return to_float(e4m3{at(n)}) * w.global_scale[e];
+    case ExpertFormat::fp8:
+      return to_float(e8m0{at(n / 128)});
   }
   return 0;
 }
@@ -68,7 +71,8 @@ struct Matrix {
         double dot = 0;
         for (int64_t i = b * block; i < (b + 1) * block; ++i)
           dot += x.value[static_cast<size_t>(i)] * code[static_cast<size_t>(n * columns + i)];
-        sum += static_cast<float>(dot) * (x.scale[static_cast<size_t>(b * block / 128)] * factor[static_cast<size_t>(n * blocks + b)]);
+        sum += static_cast<float>(dot) *
+               (x.scale[static_cast<size_t>(b * block / 128)] * factor[static_cast<size_t>(n * blocks + b)]);
       }
       y[static_cast<size_t>(n)] = round_bf16(sum);
     }
@@ -77,8 +81,14 @@ struct Matrix {
 };
 
 ExpertWeight as_expert(const Fp8Weight& w) {
-  return {ExpertFormat::fp8, reinterpret_cast<const std::byte*>(w.codes.data),
-          reinterpret_cast<const std::byte*>(w.scale.data), nullptr, 0, 0, w.codes.size[0], w.codes.size[1]};
+  return {ExpertFormat::fp8,
+          reinterpret_cast<const std::byte*>(w.codes.data),
+          reinterpret_cast<const std::byte*>(w.scale.data),
+          nullptr,
+          0,
+          0,
+          w.codes.size[0],
+          w.codes.size[1]};
 }
 
 /// The three matrices of one expert.
@@ -123,7 +133,8 @@ void experts_ref(const ExpertsArgs& a, const Launch&) {
     });
   }
   if (a.shared_w1.codes.data) {
-    const Expert shared{Matrix(as_expert(a.shared_w1), 0), Matrix(as_expert(a.shared_w3), 0), Matrix(as_expert(a.shared_w2), 0)};
+    const Expert shared{Matrix(as_expert(a.shared_w1), 0), Matrix(as_expert(a.shared_w3), 0),
+                        Matrix(as_expert(a.shared_w2), 0)};
     parallel_for(tokens, 4, [&](int64_t begin, int64_t end) {
       for (int64_t t = begin; t < end; ++t) add(t, shared(x[static_cast<size_t>(t)], a.limit, nullptr));
     });

@@ -15,7 +15,8 @@ void index_query_ref(const IndexQueryArgs& a, const Launch&) {
       exact::hadamard(q);
       for (int g = 0; g < kIndexScaleBytes; ++g) {
         uint8_t* codes = &a.codes(t, h, g * kIndexGroup / 2).bits;
-        a.scale(t, h, g) = exact::fp4_group(std::span(q).subspan(static_cast<size_t>(g * kIndexGroup), kIndexGroup), codes);
+        a.scale(t, h, g) =
+            exact::fp4_group(std::span(q).subspan(static_cast<size_t>(g * kIndexGroup), kIndexGroup), codes);
       }
     }
   }

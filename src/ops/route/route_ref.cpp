@@ -14,9 +14,8 @@ void choose(const RouteArgs& a, int64_t t, std::vector<int32_t>& chosen) {
   } else {
     chosen.resize(static_cast<size_t>(a.gate.size[0]));
     std::iota(chosen.begin(), chosen.end(), 0);
-    std::stable_sort(chosen.begin(), chosen.end(), [&](int32_t x, int32_t y) {
-      return a.scores(t, x) + a.bias(x) > a.scores(t, y) + a.bias(y);
-    });
+    std::stable_sort(chosen.begin(), chosen.end(),
+                     [&](int32_t x, int32_t y) { return a.scores(t, x) + a.bias(x) > a.scores(t, y) + a.bias(y); });
     chosen.resize(static_cast<size_t>(k));
   }
   std::sort(chosen.begin(), chosen.end());

@@ -40,7 +40,8 @@ void attend(const SparseAttentionArgs& a, int64_t t, int64_t h, const std::vecto
       o[i] = round_bf16(static_cast<float>(total) / den);
     }
   }
-  if (a.lse.data) a.lse(t, h) = count ? top + std::log(static_cast<float>(sum)) : -std::numeric_limits<float>::infinity();
+  if (a.lse.data)
+    a.lse(t, h) = count ? top + std::log(static_cast<float>(sum)) : -std::numeric_limits<float>::infinity();
   if (a.position.data) exact::rope(std::span(o).last(kRopeDim), a.position(t), a.rope_freq, true);
   if (a.out.data)
     for (size_t i = 0; i < kHeadDim; ++i) a.out(t, h, i) = to_bf16(o[i]);
