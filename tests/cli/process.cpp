@@ -40,12 +40,14 @@ struct Pipe {
 };
 
 /// In the child, after fork: only calls that are safe there.
-[[noreturn]] void become(char* const* argv, char* const* envp, int in, int out, int err) {
+[[noreturn]] void become(char* const* argv, char* const* envp, int in, int out, int err,
+                         const std::vector<int>& closed) {
   ::dup2(in, STDIN_FILENO);
   ::dup2(out, STDOUT_FILENO);
   ::dup2(err, STDERR_FILENO);
   ::signal(SIGPIPE, SIG_DFL);
   ::signal(SIGINT, SIG_DFL);
+  for (int descriptor : closed) ::close(descriptor);
   ::execve(argv[0], argv, envp);
   ::_exit(127);
 }
@@ -79,9 +81,10 @@ bool converse(const Command& command, pid_t child, Pipe& in, Pipe& out, Pipe& er
   size_t fed = 0;
   bool interrupted = command.interrupt_after.empty();
   while (out.read_end >= 0 || err.read_end >= 0) {
-    if (fed == command.input.size()) in.close_write();
-    std::array<pollfd, 3> waiting = {pollfd{out.read_end, POLLIN, 0}, pollfd{err.read_end, POLLIN, 0},
-                                     pollfd{in.write_end, POLLOUT, 0}};  // poll() skips negative descriptors
+    if (fed == command.input.size() && !command.keep_input_open) in.close_write();
+    std::array<pollfd, 3> waiting = {
+        pollfd{out.read_end, POLLIN, 0}, pollfd{err.read_end, POLLIN, 0},
+        pollfd{fed < command.input.size() ? in.write_end : -1, POLLOUT, 0}};  // poll() skips negative descriptors
     const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
     if (left <= 0) return false;
     if (::poll(waiting.data(), waiting.size(), static_cast<int>(left)) < 0 && errno != EINTR) fail_errno("poll");
@@ -109,7 +112,11 @@ Finished run(const Command& command) {
   const auto argv = pointers(words), envp = pointers(variables);
 
   Pipe in, out, err;
-  int file = -1;
+  int file = -1, source = -1;
+  if (!command.input_path.empty()) {
+    source = ::open(command.input_path.c_str(), O_RDONLY | O_CLOEXEC);
+    if (source < 0) fail_errno("open input");
+  }
   if (!command.output_path.empty()) {
     file = ::open(command.output_path.c_str(), O_WRONLY | O_CLOEXEC);
     if (file < 0) fail_errno("open output");
@@ -118,8 +125,11 @@ Finished run(const Command& command) {
   ::signal(SIGPIPE, SIG_IGN);  // a program that does not read its input is no reason to die
   const pid_t child = ::fork();
   if (child < 0) fail_errno("fork");
-  if (child == 0) become(argv.data(), envp.data(), in.read_end, file >= 0 ? file : out.write_end, err.write_end);
+  if (child == 0)
+    become(argv.data(), envp.data(), source >= 0 ? source : in.read_end, file >= 0 ? file : out.write_end,
+           err.write_end, command.closed);
   if (file >= 0) ::close(file);
+  if (source >= 0) ::close(source);
   in.close_read(), out.close_write(), err.close_write();
 
   Finished result;
