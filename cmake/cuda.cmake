@@ -24,3 +24,11 @@ function(fathom_cuda_library name)
   target_link_libraries(fathom_${name}_cuda PUBLIC CUDA::cudart_static)
   target_compile_definitions(fathom_${name} PUBLIC FATHOM_HAVE_CUDA=1)
 endfunction()
+
+# The checker and bench of the sparse attention kernels, run on a machine with a GPU (tools/gpu_attention/main.cpp).
+function(fathom_gpu_attention)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tools/gpu_attention/*.cpp)
+  add_executable(fathom_gpu_attention EXCLUDE_FROM_ALL ${sources} ${CMAKE_SOURCE_DIR}/tests/ops/sparse_attention_case.cpp)
+  target_include_directories(fathom_gpu_attention PRIVATE ${CMAKE_SOURCE_DIR}/tests)
+  target_link_libraries(fathom_gpu_attention PRIVATE fathom_ops CUDA::cudart_static)
+endfunction()

@@ -23,7 +23,6 @@ constexpr double kTolerance = 1.75e-3, kToleranceWithRope = 1.9e-3;
 
 struct Run {
   int splits = 1;
-  bool cluster = false;
   int64_t patience = 1000000;
   unsigned seed = 1;
 };
@@ -36,15 +35,8 @@ void run_emulated(SparseCase& c, const Run& run, std::vector<uint64_t>& arrivals
   arrivals.resize(units);
   std::vector<float> state(units * run.splits * G::kHeads * 2, NAN), partial(units * run.splits * G::kQuads * 4, NAN);
   p.arrivals = arrivals.data(), p.state = state.data(), p.partial = partial.data(), p.patience = run.patience;
-  using Cluster = sparse_decode::ClusterGeometry<G>;
-  const size_t bytes = run.cluster ? Cluster::kSharedBytes : G::kSharedBytes;
-  device::emulator::run_grid(run.splits, groups, c.shape.tokens, sparse_decode::kThreads, bytes, run.cluster, run.seed,
-                             [&](std::byte* shared) {
-                               if (run.cluster)
-                                 sparse_decode::decode_block<Cluster, true>(p, shared);
-                               else
-                                 sparse_decode::decode_block<G, false>(p, shared);
-                             });
+  device::emulator::run_grid(run.splits, groups, c.shape.tokens, sparse_decode::kThreads, G::kSharedBytes, false,
+                             run.seed, [&](std::byte* shared) { sparse_decode::decode_block<G>(p, shared); });
 }
 
 /// The warpgroup kernel.
@@ -60,8 +52,7 @@ void run_emulated<Wide>(SparseCase& c, const Run& run, std::vector<uint64_t>& ar
   std::vector<float> partial(units * run.splits * Wide::kQuads * 4, NAN);
   p.arrivals = arrivals.data(), p.state = state.data(), p.partial = partial.data(), p.patience = run.patience;
   device::emulator::run_grid(run.splits, groups, c.shape.tokens, sparse_decode::wide::kBlockThreads, Wide::kSharedBytes,
-                             false, run.seed,
-                             [&](std::byte* shared) { sparse_decode::wide::wide_block(p, shared); });
+                             false, run.seed, [&](std::byte* shared) { sparse_decode::wide::wide_block(p, shared); });
 }
 
 template <typename G>
@@ -149,19 +140,17 @@ TEST(SparseDecodeEmulated, AllInstancesMatchFloat64) {
   expect_right<Bf16Middle>(s, {1}, "bf16, 32 heads a block");
 }
 
-TEST(SparseDecodeEmulated, SplitsCombineThroughMemoryAndClusters) {
+TEST(SparseDecodeEmulated, SplitsCombineThroughMemory) {
   SparseCaseShape s;
   s.tokens = 2, s.heads = 24, s.window_most = 24, s.extra_most = 60, s.window_page = 2, s.extra_page = 3, s.padding = 1;
   s.window_length = {24, 5}, s.extra_length = {60, 30}, s.codes = true;
   for (bool codes : {false, true}) {
     s.codes = codes;
-    expect_right<V4Small>(s, {5, false, 1 << 30, 3}, "memory");
-    expect_right<V4Small>(s, {5, false, 0, 4}, "memory, no patience");
-    expect_right<V4Small>(s, {5, false, 40, 5}, "memory, little patience");
-    expect_right<V4Small>(s, {6, true, 0, 6}, "cluster");
-    expect_right<V4Middle>(s, {3, true, 0, 7}, "cluster, 32 heads");
-    expect_right<V4Wide>(s, {3, false, 1 << 30, 8}, "memory, 64 heads");
-    expect_right<V4Wide>(s, {1, false, 1 << 30, 8}, "alone, 64 heads");
+    expect_right<V4Small>(s, {5, 1 << 30, 3}, "memory");
+    expect_right<V4Small>(s, {5, 0, 4}, "memory, no patience");
+    expect_right<V4Small>(s, {5, 40, 5}, "memory, little patience");
+    expect_right<V4Wide>(s, {3, 1 << 30, 8}, "memory, 64 heads");
+    expect_right<V4Wide>(s, {1, 1 << 30, 8}, "alone, 64 heads");
   }
 }
 
@@ -169,12 +158,12 @@ TEST(SparseDecodeEmulated, DefinesEmptyMaskedAndSingleRows) {
   SparseCaseShape s;
   s.tokens = 5, s.heads = 4, s.window_most = 20, s.extra_most = 40;
   s.window_length = {0, 1, 0, 20, 17}, s.extra_length = {0, 0, 1, 40, 0};
-  expect_right<V4Small>(s, {4, false, 1 << 30, 9}, "short");
+  expect_right<V4Small>(s, {4, 1 << 30, 9}, "short");
   expect_right<V4Small>(s, {1}, "short, alone");
   s.masked = 1;
-  expect_right<V4Small>(s, {4, false, 1 << 30, 10}, "all masked");
+  expect_right<V4Small>(s, {4, 1 << 30, 10}, "all masked");
   s.masked = 0.95, s.codes = true;
-  expect_right<V4Small>(s, {4, true, 0, 11}, "nearly all masked");
+  expect_right<V4Small>(s, {4, 0, 11}, "nearly all masked");
 }
 
 TEST(SparseDecodeEmulated, WarpgroupKernelMatchesFloat64) {
@@ -182,15 +171,15 @@ TEST(SparseDecodeEmulated, WarpgroupKernelMatchesFloat64) {
   s.heads = 64, s.window_most = 40, s.extra_most = 200, s.masked = 0.1, s.rotate = false;
   expect_right<Wide>(s, {1}, "alone");
   s.rotate = true, s.codes = true;
-  expect_right<Wide>(s, {3, false, 1 << 30, 21}, "memory");
+  expect_right<Wide>(s, {3, 1 << 30, 21}, "memory");
   s.tokens = 3, s.heads = 72, s.window_length = {0, 1, 40}, s.extra_length = {0, 0, 130};
-  expect_right<Wide>(s, {2, false, 0, 22}, "ragged");
+  expect_right<Wide>(s, {2, 0, 22}, "ragged");
 }
 
 TEST(SparseDecodeEmulated, WarpgroupKernelFallsBackToBf16) {
   SparseCaseShape s;
   s.heads = 64, s.window_most = 40, s.extra_most = 150, s.query_scale = 1e-2, s.largest_scale = 140;
-  expect_right<Wide>(s, {2, false, 1 << 30, 23}, "large scales");
+  expect_right<Wide>(s, {2, 1 << 30, 23}, "large scales");
 }
 
 TEST(SparseDecodeEmulated, HandlesPeakedScoresAndLargeScales) {
@@ -198,7 +187,7 @@ TEST(SparseDecodeEmulated, HandlesPeakedScoresAndLargeScales) {
   s.heads = 16, s.window_most = 0, s.extra_most = 300, s.query_scale = 8, s.sink = false, s.rotate = false;
   expect_right<V4Small>(s, {1}, "peaked");
   s.query_scale = 1e-2, s.largest_scale = 140;
-  expect_right<V4Small>(s, {2, false, 1 << 30, 12}, "large scales");
+  expect_right<V4Small>(s, {2, 1 << 30, 12}, "large scales");
 }
 
 TEST(SparseDecodeEmulated, GivesTheSameBitsAloneAndInABatch) {
@@ -207,7 +196,7 @@ TEST(SparseDecodeEmulated, GivesTheSameBitsAloneAndInABatch) {
   s.window_length = {16, 16, 9};
   SparseCase batch = make_sparse_case(s);
   std::vector<uint64_t> arrivals;
-  run_emulated<V4Small>(batch, {4, false, 1 << 30, 13}, arrivals);
+  run_emulated<V4Small>(batch, {4, 1 << 30, 13}, arrivals);
   SparseCase alone = batch;
   alone.shape.tokens = 1;
   const size_t width = 16 * kHeadDim;
@@ -217,7 +206,7 @@ TEST(SparseDecodeEmulated, GivesTheSameBitsAloneAndInABatch) {
   alone.window_length = {9}, alone.extra_length = {70}, alone.position = {batch.position[2]};
   alone.poison();
   std::vector<uint64_t> fresh;
-  run_emulated<V4Small>(alone, {4, false, 0, 14}, fresh);
+  run_emulated<V4Small>(alone, {4, 0, 14}, fresh);
   EXPECT_TRUE(std::equal(alone.out.begin(), alone.out.begin() + width, batch.out.begin() + 2 * width));
   EXPECT_TRUE(std::equal(alone.lse.begin(), alone.lse.begin() + 16, batch.lse.begin() + 32));
 }

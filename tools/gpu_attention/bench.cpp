@@ -211,10 +211,8 @@ std::vector<Plan> grid_of_plans(const BenchShape& s, const ops::DeviceInfo& devi
       if (splits > 1 && load > 4.2) continue;
       if (load < 0.1 && splits < std::min(16, tiles)) continue;
       const bool resident = load <= (heads == 16 ? 2 : 1);
-      plans.push_back({heads, splits, false, false, false, resident ? 40000 : 0});
-      if (device.compute_capability >= 90) plans.push_back({heads, splits, false, false, true, resident ? 40000 : 0});
-      if (device.compute_capability == 90 && splits > 1 && splits <= 16 && heads < 64)
-        plans.push_back({heads, splits, true});
+      plans.push_back({heads, splits, false, false, resident ? 40000 : 0});
+      if (device.compute_capability >= 90) plans.push_back({heads, splits, false, true, resident ? 40000 : 0});
     }
   }
   if (device.compute_capability != 90 || s.heads <= 16) return plans;
@@ -223,18 +221,14 @@ std::vector<Plan> grid_of_plans(const BenchShape& s, const ops::DeviceInfo& devi
     const int each = (wide_tiles + splits - 1) / splits, blocks = wide_units * splits;
     if ((wide_tiles + each - 1) / each != splits || (splits > 1 && blocks > 3 * device.sm_count)) continue;
     for (bool overlap : {false, true})
-      plans.push_back({64, splits, false, true, overlap, blocks <= device.sm_count ? 40000 : 0});
+      plans.push_back({64, splits, true, overlap, blocks <= device.sm_count ? 40000 : 0});
   }
   return plans;
 }
 
 std::string text_of(const Plan& p) {
   char text[64];
-  std::snprintf(text, sizeof(text), "%dx%d%s%s", p.block_heads, p.splits,
-                p.cluster ? "c"
-                : p.wide  ? "w"
-                          : "",
-                p.overlap ? "o" : "");
+  std::snprintf(text, sizeof(text), "%dx%d%s%s", p.block_heads, p.splits, p.wide ? "w" : "", p.overlap ? "o" : "");
   return text;
 }
 
@@ -255,15 +249,14 @@ void bench_attention(const ops::DeviceInfo& device, bool all_plans) {
       for (const Plan& plan : grid_of_plans(s, device)) {
         const double us = time_plan(w, cold, device, plan, 5);
         std::printf("plan %-16s %-8s %8.2f us\n", s.name, text_of(plan).c_str(), us);
-        if (us > 0 && us < best[plan.cluster || plan.wide || plan.overlap].first)
-          best[plan.cluster || plan.wide || plan.overlap] = {us, plan};
+        if (us > 0 && us < best[plan.wide || plan.overlap].first) best[plan.wide || plan.overlap] = {us, plan};
       }
     const Plan chosen = ops::sparse_decode::choose_plan(cold.sets[0], device, false);
-    const Plan chosen_cluster = ops::sparse_decode::choose_plan(cold.sets[0], device, true);
+    const Plan chosen_sm90 = ops::sparse_decode::choose_plan(cold.sets[0], device, true);
     const double us = time_plan(w, cold, device, chosen, 9), warm_us = time_plan(w, warm, device, chosen, 9);
-    const double cluster_us = device.compute_capability == 90 ? time_plan(w, cold, device, chosen_cluster, 9) : -1;
+    const double sm90_us = device.compute_capability == 90 ? time_plan(w, cold, device, chosen_sm90, 9) : -1;
     if (us > 0 && us < best[0].first) best[0] = {us, chosen};
-    if (cluster_us > 0 && cluster_us < best[1].first && chosen_cluster.cluster) best[1] = {cluster_us, chosen_cluster};
+    if (sm90_us > 0 && sm90_us < best[1].first) best[1] = {sm90_us, chosen_sm90};
     const double rows = s.window + s.extra, pairs = static_cast<double>(s.tokens) * s.heads;
     const double bytes = s.tokens / s.queries * rows * 584 + pairs * 512 * 4 + s.tokens * rows * 4;
     const double flops = pairs * rows * 2048;
@@ -271,10 +264,10 @@ void bench_attention(const ops::DeviceInfo& device, bool all_plans) {
     char line[256];
     std::snprintf(
         line, sizeof(line),
-        "%-16s %5.2f %5.1f %5.1f | %7.2f %-8s | %7.2f %-8s | %7.2f %-7s %6.2f | %5.0f %6.1f | chosen cluster %.2f %s\n",
+        "%-16s %5.2f %5.1f %5.1f | %7.2f %-8s | %7.2f %-8s | %7.2f %-7s %6.2f | %5.0f %6.1f | chosen sm90 %.2f %s\n",
         s.name, bytes / bandwidth * 1e6, s.must, s.goal, best[0].first, text_of(best[0].second).c_str(),
         best[1].first < 1e29 ? best[1].first : -1, text_of(best[1].second).c_str(), us, text_of(chosen).c_str(),
-        warm_us, bytes / fastest * 1e-3, flops / fastest * 1e-6, cluster_us, text_of(chosen_cluster).c_str());
+        warm_us, bytes / fastest * 1e-3, flops / fastest * 1e-6, sm90_us, text_of(chosen_sm90).c_str());
     table += line;
   }
   std::printf("%s", table.c_str());
@@ -287,9 +280,8 @@ void profile_attention(const ops::DeviceInfo& device, int tokens, int extra, int
   const BenchShape shape{"profile", tokens, 128, extra, 1, 0, 0};
   const Rotation r(shape, in, false);
   for (size_t i = 0; i < std::min<size_t>(r.sets.size(), 4); ++i)
-    ops::sparse_decode::run_plan(
-        r.sets[i], {device, w.memory.data(), w.stream},
-        {block_heads, splits, kind == 1, kind == 2, false, kind == 1 || splits == 1 ? 0 : 40000});
+    ops::sparse_decode::run_plan(r.sets[i], {device, w.memory.data(), w.stream},
+                                 {block_heads, splits, kind == 1, false, splits == 1 ? 0 : 40000});
   check(cudaStreamSynchronize(w.stream), "run");
 }
 

@@ -33,10 +33,7 @@ std::string describe(const SparseCaseShape& s, const Plan& plan) {
                 s.format == ops::RowFormat::v4 ? "v4" : "bf16", s.tokens, s.heads, s.window_page, s.extra_page,
                 s.window_most, s.extra_most, s.window_length.empty() ? "" : " ragged", s.masked,
                 s.codes ? " codes" : "", s.padding ? " strided" : "", plan.block_heads, plan.splits,
-                plan.cluster ? " cluster"
-                : plan.wide  ? " wide"
-                             : "",
-                plan.patience ? " wait" : "");
+                plan.wide ? " wide" : "", plan.patience ? " wait" : "");
   return text;
 }
 
@@ -48,9 +45,10 @@ std::vector<Plan> plans_for(const SparseCaseShape& s, const ops::DeviceInfo& dev
   const int32_t some = 0;
   if (s.window_most) a.window.index = View<const int32_t, 2>(&some, s.tokens, s.window_most);
   if (s.extra_most) a.extra.index = View<const int32_t, 2>(&some, s.tokens, s.extra_most);
-  std::vector<Plan> plans{ops::sparse_decode::choose_plan(a, device, false), ops::sparse_decode::choose_exact_plan(a)};
-  const bool clusters = device.compute_capability >= 90;
-  if (clusters) plans.push_back(ops::sparse_decode::choose_plan(a, device, true));
+  std::vector<Plan> plans{ops::sparse_decode::choose_plan(a, device, false),
+                          ops::sparse_decode::choose_exact_plan(a, device)};
+  const bool sm90 = device.compute_capability >= 90;
+  if (device.compute_capability == 90) plans.push_back(ops::sparse_decode::choose_plan(a, device, true));
   for (int sms : {48, 170, 188}) {
     ops::DeviceInfo other = device;
     other.sm_count = sms;
@@ -58,7 +56,7 @@ std::vector<Plan> plans_for(const SparseCaseShape& s, const ops::DeviceInfo& dev
   }
   if (device.compute_capability == 90 && s.format == ops::RowFormat::v4)
     for (int i = 0; i < 3; ++i) {
-      Plan wide{64, i == 0 ? 1 : 1 + static_cast<int>(random() % 32), false, true};
+      Plan wide{64, i == 0 ? 1 : 1 + static_cast<int>(random() % 32), true};
       wide.patience = random() % 2 ? 40000 : 0;
       plans.push_back(wide);
     }
@@ -66,9 +64,8 @@ std::vector<Plan> plans_for(const SparseCaseShape& s, const ops::DeviceInfo& dev
     if (s.format == ops::RowFormat::bf16 && heads == 64) continue;
     for (int i = 0; i < 3; ++i) {
       const int splits = 1 + static_cast<int>(random() % 32);
-      plans.push_back({heads, splits, false, false, clusters && i == 0, random() % 2 ? 40000 : 0});
+      plans.push_back({heads, splits, false, sm90 && i == 0, random() % 2 ? 40000 : 0});
     }
-    if (clusters) plans.push_back({heads, 2 + static_cast<int>(random() % 15), true});
   }
   return plans;
 }
@@ -187,7 +184,7 @@ int check_attention(const ops::DeviceInfo& device, bool small, unsigned seed) {
           // A few tokens with few rows may sit where even the exact output rounds badly.
           const double limit = plan.wide && c.shape.largest_scale ? 2.5e-3
                                : c.shape.rotate                   ? kToleranceWithRope
-                                                : std::max(kTolerance, 1.06 * got.rounding_l2);
+                                                                  : std::max(kTolerance, 1.06 * got.rounding_l2);
           if (got.failure.empty() && got.relative_l2 > limit) r.failure = "too inexact";
         }
         std::lock_guard lock(print);

@@ -12,7 +12,7 @@ int check_attention(const ops::DeviceInfo& device, bool small, unsigned seed);
 /// Times plans with cold inputs under graph replay and prints tables. `all_plans` tries a grid of plans for each shape.
 void bench_attention(const ops::DeviceInfo& device, bool all_plans);
 
-/// Runs one plan of one shape a few times, for a profiler; kind 0 portable, 1 cluster, 2 warpgroup kernel.
+/// Runs one plan of one shape a few times, for a profiler; kind 0 portable, 1 warpgroup kernel.
 void profile_attention(const ops::DeviceInfo& device, int tokens, int extra, int block_heads, int splits, int kind);
 
 }  // namespace fathom::gpu

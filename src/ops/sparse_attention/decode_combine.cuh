@@ -5,8 +5,7 @@
 // meet at one 64-bit word a unit: its upper half counts arrivals in such a way that every launch adds exactly 64, so it
 // never needs a reset; a block waits for the count to pass the next multiple of 64, but only for a while: if its
 // patience ends (or has none, when the grid is larger than the GPU), it sets its bit in the lower half and leaves, and
-// the last block to arrive does that part too. So nothing depends on which blocks run at the same time. In a cluster
-// the blocks read each other's shared memory between two cluster barriers.
+// the last block to arrive does that part too. So nothing depends on which blocks run at the same time.
 #pragma once
 
 #include "ops/device/gpu.cuh"
@@ -23,38 +22,17 @@ FATHOM_DEVICE uint64_t launches(uint64_t word) {
 }
 
 /// Where the partial results of a unit lie.
-template <typename G, bool kCluster>
+template <typename G>
 struct Partials {
   const Params& p;
-  std::byte* base;
   int unit;
 
   FATHOM_DEVICE float* state(int split) const {
-    if constexpr (kCluster) {
-      return device::in_cluster_block(reinterpret_cast<float*>(base + G::kStateAt), split);
-    } else {
-      return p.state + (static_cast<int64_t>(unit) * device::grid_x() + split) * (2 * G::kHeads);
-    }
+    return p.state + (static_cast<int64_t>(unit) * device::grid_x() + split) * (2 * G::kHeads);
   }
   FATHOM_DEVICE device::Float4* quads(int split) const {
-    if constexpr (kCluster) {
-      return device::in_cluster_block(reinterpret_cast<device::Float4*>(base + G::kClusterQuadsAt), split);
-    } else {
-      return reinterpret_cast<device::Float4*>(p.partial) +
-             (static_cast<int64_t>(unit) * device::grid_x() + split) * G::kQuads;
-    }
-  }
-  FATHOM_DEVICE static device::Float4 load(const device::Float4* from) {
-    if constexpr (kCluster)
-      return *from;
-    else
-      return device::load_l2(from);
-  }
-  FATHOM_DEVICE static void load(const float* from, float* a, float* b) {
-    if constexpr (kCluster)
-      *a = from[0], *b = from[1];
-    else
-      device::load_l2_pair(from, a, b);
+    return reinterpret_cast<device::Float4*>(p.partial) +
+           (static_cast<int64_t>(unit) * device::grid_x() + split) * G::kQuads;
   }
 };
 
@@ -103,14 +81,14 @@ FATHOM_DEVICE float largest_of_head(float v) {
 struct SplitStates {
   float reference[kMostSplits / 4], sum[kMostSplits / 4];
 
-  template <typename G, bool kCluster>
-  FATHOM_DEVICE static SplitStates load(const Partials<G, kCluster>& partials, int blocks, int local) {
+  template <typename G>
+  FATHOM_DEVICE static SplitStates load(const Partials<G>& partials, int blocks, int local) {
     SplitStates s;
     FATHOM_UNROLL
     for (int k = 0; k < kMostSplits / 4; ++k) {
       const int split = 4 * k + device::thread_index() % 4;
       s.reference[k] = -__builtin_huge_valf(), s.sum[k] = 0;
-      if (split < blocks) partials.load(partials.state(split) + 2 * local, &s.reference[k], &s.sum[k]);
+      if (split < blocks) device::load_l2_pair(partials.state(split) + 2 * local, &s.reference[k], &s.sum[k]);
     }
     return s;
   }
@@ -142,19 +120,19 @@ inline constexpr int kCoarse = G::kMTiles == 1 ? 2 : 4;
 
 /// The weighted sums over the splits of kQuads quads (1, 2 or 4 of one half) of a slice, rounded: two pairs of channels
 /// each, of head 16 m + 8 (quad / 4) + g. All loads of several splits are in flight together.
-template <typename G, bool kCluster, int kQuads>
-FATHOM_DEVICE void sum_quads(const Partials<G, kCluster>& partials, int token, int first_head, int blocks, int m,
-                             int slice, int quad, uint32_t (&word)[kQuads][2]) {
+template <typename G, int kQuads>
+FATHOM_DEVICE void sum_quads(const Partials<G>& partials, int token, int first_head, int blocks, int m, int slice,
+                             int quad, uint32_t (&word)[kQuads][2]) {
   constexpr int kAhead = kQuads == 1 ? 8 : 4;
   const Params& p = partials.p;
   const int lane = device::thread_index() % 32, local = 16 * m + 8 * (quad / 4) + lane / 4, head = first_head + local;
   const int at = quad_index(m, slice, quad, lane);
-  const SplitStates states = SplitStates::load<G, kCluster>(partials, blocks, local);
+  const SplitStates states = SplitStates::load<G>(partials, blocks, local);
   device::Float4 ahead[kAhead][kQuads];
   const auto load = [&](int i, int split) {
     FATHOM_UNROLL
     for (int q = 0; q < kQuads; ++q)
-      if (split < blocks) ahead[i][q] = partials.load(partials.quads(split) + at + 32 * q);
+      if (split < blocks) ahead[i][q] = device::load_l2(partials.quads(split) + at + 32 * q);
   };
   FATHOM_UNROLL
   for (int i = 0; i < kAhead; ++i) {
@@ -188,13 +166,13 @@ FATHOM_DEVICE void sum_quads(const Partials<G, kCluster>& partials, int token, i
 }
 
 /// Quads of the final sum straight to the bf16 output.
-template <typename G, bool kCluster, int kQuads>
-FATHOM_DEVICE void combine_quads(const Shared<G>& shared, const Partials<G, kCluster>& partials, int token,
-                                 int first_head, int blocks, int m, int slice, int quad) {
+template <typename G, int kQuads>
+FATHOM_DEVICE void combine_quads(const Shared<G>& shared, const Partials<G>& partials, int token, int first_head,
+                                 int blocks, int m, int slice, int quad) {
   const Params& p = partials.p;
   const int lane = device::thread_index() % 32, t = lane % 4, head = first_head + 16 * m + 8 * (quad / 4) + lane / 4;
   uint32_t word[kQuads][2];
-  sum_quads<G, kCluster, kQuads>(partials, token, first_head, blocks, m, slice, quad, word);
+  sum_quads<G, kQuads>(partials, token, first_head, blocks, m, slice, quad, word);
   if (head >= p.heads) return;
   const bool fp8 = slice_is_fp8(G::kFormat, slice), rotate = slice == kRopeGroup && p.position;
   uint16_t* out = p.out + token * p.out_token_stride + head * p.out_head_stride + slice * kGroup;
@@ -211,16 +189,16 @@ FATHOM_DEVICE void combine_quads(const Shared<G>& shared, const Partials<G, kClu
 }
 
 /// 128 channels of 8 heads by one warp, with codes, by way of rows in shared memory.
-template <typename G, bool kCluster>
-FATHOM_DEVICE void combine_group(const Shared<G>& shared, const Partials<G, kCluster>& partials, int token,
-                                 int first_head, int blocks, int m, int half, int slice, std::byte* rows) {
+template <typename G>
+FATHOM_DEVICE void combine_group(const Shared<G>& shared, const Partials<G>& partials, int token, int first_head,
+                                 int blocks, int m, int half, int slice, std::byte* rows) {
   constexpr int kPitch = 256 + 16;
   const int lane = device::thread_index() % 32, g = lane / 4, t = lane % 4;
   FATHOM_UNROLL_1
   for (int i = 0; i < 8; i += kCoarse<G>) {
     uint32_t word[kCoarse<G>][2];
     const int s = slice + i / 4;
-    sum_quads<G, kCluster, kCoarse<G>>(partials, token, first_head, blocks, m, s, 4 * half + i % 4, word);
+    sum_quads<G, kCoarse<G>>(partials, token, first_head, blocks, m, s, 4 * half + i % 4, word);
     const bool fp8 = slice_is_fp8(G::kFormat, s);
     std::byte* row = rows + g * kPitch + i / 4 * 128;
     FATHOM_UNROLL
@@ -241,25 +219,23 @@ FATHOM_DEVICE void combine_group(const Shared<G>& shared, const Partials<G, kClu
 }
 
 /// Part `part` of `parts` of the unit's final sum.
-template <typename G, bool kCluster>
-FATHOM_DEVICE void combine_part(const Shared<G>& shared, const Partials<G, kCluster>& partials, int token,
-                                int first_head, int blocks, int part, int parts) {
+template <typename G>
+FATHOM_DEVICE void combine_part(const Shared<G>& shared, const Partials<G>& partials, int token, int first_head,
+                                int blocks, int part, int parts) {
   const int warp = device::thread_index() / 32;
   if (partials.p.codes) {  // whole groups of 128 channels, for their scale
     std::byte* rows = shared.base + G::kGroupRowsAt + warp * 8 * (256 + 16);
     FATHOM_UNROLL_1
     for (int item = part * kWarps + warp; item < G::kMTiles * 8; item += parts * kWarps)
-      combine_group<G, kCluster>(shared, partials, token, first_head, blocks, item / 8, item / 4 % 2, item % 4 * 2,
-                                 rows);
+      combine_group<G>(shared, partials, token, first_head, blocks, item / 8, item / 4 % 2, item % 4 * 2, rows);
   } else if (G::kMTiles * 64 <= parts * kWarps) {  // enough warps for the finest grain
     for (int item = part * kWarps + warp; item < G::kMTiles * 64; item += parts * kWarps)
-      combine_quads<G, kCluster, 1>(shared, partials, token, first_head, blocks, item / 64, item / 8 % 8, item % 8);
+      combine_quads<G, 1>(shared, partials, token, first_head, blocks, item / 64, item / 8 % 8, item % 8);
   } else {
     FATHOM_UNROLL_1
     for (int item = part * kWarps + warp; item < G::kMTiles * 64 / kCoarse<G>; item += parts * kWarps) {
       const int quad = item * kCoarse<G>;
-      combine_quads<G, kCluster, kCoarse<G>>(shared, partials, token, first_head, blocks, quad / 64, quad / 8 % 8,
-                                             quad % 8);
+      combine_quads<G, kCoarse<G>>(shared, partials, token, first_head, blocks, quad / 64, quad / 8 % 8, quad % 8);
     }
   }
 }

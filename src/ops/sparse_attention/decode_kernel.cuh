@@ -112,60 +112,39 @@ FATHOM_DEVICE void finish_alone(const Shared<G>& shared, const Params& p, int to
   store_direct<G>(shared, p, token, first_head, output);
 }
 
-template <typename G, bool kCluster>
-FATHOM_DEVICE void leave_partial(const Partials<G, kCluster>& partials, int split, const SoftmaxState& softmax,
+template <typename G>
+FATHOM_DEVICE void leave_partial(const Partials<G>& partials, int split, const SoftmaxState& softmax,
                                  const Output<G>& output) {
-  device::sync_block();  // the last tiles have been read
-  if constexpr (kCluster) {
-    store_state<G>(softmax, reinterpret_cast<float*>(partials.base + G::kStateAt));
-  } else {
-    store_state<G>(softmax, partials.state(split));
-  }
-  device::Float4* quads;
-  if constexpr (kCluster)
-    quads = reinterpret_cast<device::Float4*>(partials.base + G::kClusterQuadsAt);
-  else
-    quads = partials.quads(split);
+  store_state<G>(softmax, partials.state(split));
   if (slice_is_fp8(G::kFormat, device::thread_index() / 32))
-    store_quads<G, true>(quads, output);
+    store_quads<G, true>(partials.quads(split), output);
   else
-    store_quads<G, false>(quads, output);
+    store_quads<G, false>(partials.quads(split), output);
 }
 
 /// Meets the other splits of the unit and does this block's part of the final sum.
 template <typename G>
-FATHOM_DEVICE void meet(const Shared<G>& shared, const Partials<G, false>& partials, int token, int first_head,
-                        int unit, int split, int blocks, uint64_t arrivals_before) {
+FATHOM_DEVICE void meet(const Shared<G>& shared, const Partials<G>& partials, int token, int first_head, int unit,
+                        int split, int blocks, uint64_t arrivals_before) {
   device::sync_block();
   if (device::thread_index() == 0) shared.flags()[0] = arrive(partials.p, unit, split, blocks, arrivals_before);
   device::sync_block();
   if (device::thread_index() >= kThreads) return;
   FATHOM_UNROLL_1
   for (uint32_t parts = shared.flags()[0]; parts; parts &= parts - 1)
-    combine_part<G, false>(shared, partials, token, first_head, blocks, device::lowest_bit(parts), blocks);
+    combine_part<G>(shared, partials, token, first_head, blocks, device::lowest_bit(parts), blocks);
 }
 
 template <typename G>
 FATHOM_DEVICE void finish_together(const Shared<G>& shared, const Params& p, int token, int first_head, int unit,
                                    int split, int blocks, uint64_t arrivals_before, const SoftmaxState& softmax,
                                    const Output<G>& output) {
-  const Partials<G, false> partials{p, shared.base, unit};
-  leave_partial<G, false>(partials, split, softmax, output);
+  const Partials<G> partials{p, unit};
+  leave_partial<G>(partials, split, softmax, output);
   meet<G>(shared, partials, token, first_head, unit, split, blocks, arrivals_before);
 }
+/// The block's whole work. The grid is (splits, groups of heads, tokens).
 template <typename G>
-FATHOM_DEVICE void finish_in_cluster(const Shared<G>& shared, const Params& p, int token, int first_head, int split,
-                                     int splits, int blocks, const SoftmaxState& softmax, const Output<G>& output) {
-  const Partials<G, true> partials{p, shared.base, 0};
-  if (split < blocks) leave_partial<G, true>(partials, split, softmax, output);
-  device::sync_cluster();
-  combine_part<G, true>(shared, partials, token, first_head, blocks, split, splits);
-  device::sync_cluster();  // nobody leaves while its shared memory is read
-}
-
-/// The block's whole work. The grid is (splits, groups of heads, tokens); in a cluster launch a cluster is one row of
-/// it.
-template <typename G, bool kCluster>
 FATHOM_DEVICE void decode_block(const Params& p, std::byte* shared_base) {
   device::wait_for_previous_kernel();
   device::let_next_kernel_start();
@@ -177,7 +156,7 @@ FATHOM_DEVICE void decode_block(const Params& p, std::byte* shared_base) {
   RawQuery<G> raw;
   Walk<G> walk = begin_walk<G>(shared, p, place, token, split, splits, first_head, raw);
   const int blocks = walk.share.blocks;
-  if (split >= blocks && (!kCluster || blocks == 1)) return;
+  if (split >= blocks) return;
   device::sync_block();
   FATHOM_UNROLL_1
   for (int tile = 0; tile < G::kStages; ++tile) {
@@ -185,7 +164,7 @@ FATHOM_DEVICE void decode_block(const Params& p, std::byte* shared_base) {
     device::copy_async_commit();
   }
   uint64_t arrivals_before = 0;
-  if (!kCluster && blocks > 1 && place.thread == 0) arrivals_before = device::load_relaxed(p.arrivals + unit);
+  if (blocks > 1 && place.thread == 0) arrivals_before = device::load_relaxed(p.arrivals + unit);
   if (p.position && place.warp == 1) prepare_rotations<G>(shared, p, token, place.lane);
   Query<G> query;
   arrange_query<G>(place, raw, query);
@@ -197,8 +176,6 @@ FATHOM_DEVICE void decode_block(const Params& p, std::byte* shared_base) {
 
   if (blocks == 1)
     finish_alone<G>(shared, p, token, first_head, softmax, output);
-  else if constexpr (kCluster)
-    finish_in_cluster<G>(shared, p, token, first_head, split, splits, blocks, softmax, output);
   else
     finish_together<G>(shared, p, token, first_head, unit, split, blocks, arrivals_before, softmax, output);
 }

@@ -105,22 +105,10 @@ struct Geometry {
   static constexpr int kSharedBytes = kFlagAt + 16;
 
   // After the walk the stages and score buffers are free. A block that is alone rounds its rows there. One that is not
-  // keeps 8 rows of 128 channels for each warp (codes), then (clusters) its partial
-  // output and states.
+  // keeps 8 rows of 128 channels for each warp (codes).
   static constexpr int kQuads = kMTiles * kWarps * 8 * 32;  // 16-byte quads of one block's partial output
   static constexpr int kGroupRowsAt = 0;
-  static constexpr int kClusterQuadsAt = kGroupRowsAt + kWarps * 8 * (256 + 16);
-  static_assert(kClusterQuadsAt <= kStateAt && kHeads * (kHeadDim * 2 + 16) <= kStateAt);
-};
-
-/// The same with room for the partial output that a cluster exchanges.
-template <typename Base>
-struct ClusterGeometry : Base {
-  static constexpr int kQuadsEnd = Base::kClusterQuadsAt + Base::kQuads * 16;
-  static constexpr int kStateAt = kQuadsEnd > Base::kStateAt ? kQuadsEnd : Base::kStateAt;
-  static constexpr int kRotationAt = kStateAt + Base::kHeads * 8;
-  static constexpr int kFlagAt = kRotationAt + 32 * 8;
-  static constexpr int kSharedBytes = kFlagAt + 16;
+  static_assert(kGroupRowsAt + kWarps * 8 * (256 + 16) <= kStateAt && kHeads * (kHeadDim * 2 + 16) <= kStateAt);
 };
 
 /// The instances that are compiled. All fit the 99 KB that a block may have on sm_86, sm_89 and sm_120.

@@ -34,7 +34,7 @@ struct Params {
   int64_t code_scale_token_stride = 0, code_scale_head_stride = 0;
   int32_t heads = 0;
 
-  // Combination of splits through global memory; null with clusters.
+  // Combination of splits.
   uint64_t* arrivals = nullptr;  // [units], zero before the first use ever
   float* state = nullptr;        // [units][splits][block heads][2]
   float* partial = nullptr;      // [units][splits][quads][4]

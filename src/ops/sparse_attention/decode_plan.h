@@ -10,21 +10,23 @@ namespace fathom::ops::sparse_decode {
 
 struct Plan {
   int block_heads = 64;  // 16, 32 or 64 heads share a staged row
-  int splits = 1;        // blocks over the rows of a token, at most 32 (16 in a cluster)
-  bool cluster = false;  // sm_90: splits meet in a cluster
+  int splits = 1;        // blocks over the rows of a token, at most 32
   bool wide = false;     // sm_90a: the warpgroup kernel (64 heads, V4 rows)
   bool overlap = false;  // sm_90: programmatic dependent launch; the launch overlaps the end of the kernel before
   int64_t patience = 0;  // cycles that a split waits for the others of its token before it leaves the sum to the last
 };
 
-/// The fastest known plan.
-Plan choose_plan(const SparseAttentionArgs& args, const DeviceInfo& device, bool cluster);
+/// The fastest plan by the measured costs. `sm90`: with the warpgroup kernel and overlapping launches.
+Plan choose_plan(const SparseAttentionArgs& args, const DeviceInfo& device, bool sm90);
 
-/// A plan whose results do not depend on how many tokens are computed together: only heads and most rows matter.
-Plan choose_exact_plan(const SparseAttentionArgs& args);
+/// A plan whose results do not depend on how many tokens are computed together. What changes the last bits of a result
+/// is the kernel instance and where the rows are split; here these follow from heads, format, most rows and the GPU
+/// alone.
+Plan choose_exact_plan(const SparseAttentionArgs& args, const DeviceInfo& device);
 
-/// Layout of the workspace. The first `zeroed` bytes must be zero before the very first launch and are left fit for the
-/// next one; the rest may hold anything.
+/// Layout of the workspace. The first `zeroed` bytes, the same number for every plan, count arrivals: they must be zero
+/// before the very first launch, only launches of this op on one stream may write them, and each leaves them fit for
+/// the next one, of any shape. The rest may hold anything.
 struct Workspace {
   size_t zeroed = 0, state_at = 0, partial_at = 0, total = 0;
 };

@@ -95,7 +95,8 @@ FATHOM_DEVICE RowAddress address_of(const Block& b, int slot, int row) {
   if (slot < 0) return {nullptr, 0};
   const KvPool& pool = row < b.counts.window ? b.p.window.pool : b.p.extra.pool;
   const auto page_rows = static_cast<uint32_t>(pool.page_rows);
-  const uint32_t page = static_cast<uint32_t>(slot) / page_rows, in_page = static_cast<uint32_t>(slot) - page * page_rows;
+  const uint32_t page = static_cast<uint32_t>(slot) / page_rows,
+                 in_page = static_cast<uint32_t>(slot) - page * page_rows;
   const std::byte* data = pool.data + static_cast<int64_t>(page) * pool.stride + in_page * kV4DataBytes;
   return {data, static_cast<int>((page_rows - in_page) * kV4DataBytes + in_page * kV4ScaleBytes)};
 }
@@ -392,7 +393,7 @@ FATHOM_DEVICE void take_wide_quad(const WideOutput& o, int s, int half, int j, f
 }
 
 /// Consumers: states and output of the walk -> rounded rows in shared memory (alone), or a partial result.
-FATHOM_DEVICE void leave_output(const Block& b, const Partials<Layout, false>& partials, int split, float unit,
+FATHOM_DEVICE void leave_output(const Block& b, const Partials<Layout>& partials, int split, float unit,
                                 SoftmaxState (&state)[2], const WideOutput& output) {
   const int thread = device::thread_index(), warp = device::uniform(thread / 32), lane = thread % 32, g = lane / 4,
             t = lane % 4;
@@ -478,7 +479,7 @@ FATHOM_DEVICE void wide_block(const Params& p, std::byte* shared_base) {
     if (b.share.blocks > 1) arrivals_before = device::load_relaxed(p.arrivals + unit);
   }
   device::sync_block();
-  const Partials<Layout, false> partials{p, shared_base, unit};
+  const Partials<Layout> partials{p, unit};
   if (device::uniform(thread / device::kWarpgroup) == 2) {
     device::give_registers<120>();
     produce<true>(b, 0);

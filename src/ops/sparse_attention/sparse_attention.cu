@@ -10,46 +10,33 @@
 namespace fathom::ops::sparse_decode {
 namespace {
 
-template <typename G, bool kCluster>
+template <typename G>
 __global__ void __launch_bounds__(kThreads, G::kBlocksPerSm) decode(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) std::byte shared[];
-  decode_block<G, kCluster>(p, shared);
+  decode_block<G>(p, shared);
 }
 
 void check(cudaError_t code, const char* what) {
   if (code != cudaSuccess) launch_failed(what, cudaGetErrorString(code));
 }
 
-template <typename G, bool kCluster>
+template <typename G>
 void launch(const Params& p, const Plan& plan, int tokens, cudaStream_t stream) {
-  const auto kernel = decode<G, kCluster>;
+  const auto kernel = decode<G>;
   check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, G::kSharedBytes), "shared memory");
-  cudaLaunchAttribute attribute[2];
+  cudaLaunchAttribute attribute;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(plan.splits, (p.heads + G::kHeads - 1) / G::kHeads, tokens);
   config.blockDim = dim3(kThreads);
   config.dynamicSmemBytes = G::kSharedBytes;
   config.stream = stream;
-  config.attrs = attribute;
-  if (kCluster) {
-    check(cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1), "cluster size");
-    attribute[0].id = cudaLaunchAttributeClusterDimension;
-    attribute[0].val.clusterDim = {static_cast<unsigned>(plan.splits), 1, 1};
+  config.attrs = &attribute;
+  if (plan.overlap) {
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
     config.numAttrs = 1;
   }
-  if (plan.overlap) {
-    attribute[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
-  }
   check(cudaLaunchKernelEx(&config, kernel, p), "launch");
-}
-
-template <typename G>
-void launch(const Params& p, const Plan& plan, int tokens, cudaStream_t stream) {
-  if (plan.cluster)
-    launch<ClusterGeometry<G>, true>(p, plan, tokens, stream);
-  else
-    launch<G, false>(p, plan, tokens, stream);
 }
 
 }  // namespace
