@@ -298,7 +298,8 @@ def flash_mla_sparse_decode(q, k_cache, indices, topk_length, attn_sink, head_di
     position          [B] int32: applies the inverse RoPE at this position to the last 64 channels (not in SGLang's call).
     rope_freq         [32] float32 base frequencies, with position.
     out               where to put the result; None: a new tensor.
-    variant           name of a kernel variant (load().variants()); None: the best.
+    variant           name of a kernel variant (load().variants()); None: the fastest. "exact" gives a token the same bits
+                      alone and in any batch.
 
     Returns (out [B, 1, H, 512] bf16, lse [B, H, 1] float32). As in SGLang, lse includes the sink when there is one. Requests
     without rows give zeros, and lse = the sink (or -inf).

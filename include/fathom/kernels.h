@@ -112,7 +112,8 @@ typedef struct fathom_sparse_attention_args {
   const char* variant; /* name of a kernel variant (fathom_sparse_attention_variant()); null: the best for the device */
 } fathom_sparse_attention_args;
 
-/* Name of variant i = 0, 1, ...; null past the last. */
+/* Name of variant i = 0, 1, ...; null past the last. "exact" gives a token the same bits alone and in any batch, the
+ * others may divide its rows differently when the batch changes. */
 const char* fathom_sparse_attention_variant(int32_t i);
 
 /* Bytes of scratch memory that a call with these static shapes needs on this device: tokens, heads, most_rows, format

@@ -170,7 +170,8 @@ SparseAttentionArgs attention_of(const fathom_sparse_attention_args& a) {
 }
 
 /// The variant asked for, or the last one in the registry that can run: registries list variants from the slowest to
-/// the fastest, and the reference first.
+/// the fastest. "exact", which gives up speed for bits that do not depend on the batch, is taken only when it is asked
+/// for.
 const fathom::ops::Variant<SparseAttentionArgs>& chosen(const SparseAttentionArgs& args, const char* name,
                                                         const DeviceInfo& device) {
   const auto all = fathom::ops::sparse_attention_variants();
@@ -186,7 +187,7 @@ const fathom::ops::Variant<SparseAttentionArgs>& chosen(const SparseAttentionArg
   }
   const fathom::ops::Variant<SparseAttentionArgs>* best = nullptr;
   for (const auto& v : all)
-    if (v.backend == device.backend && v.can_run(args, device)) best = &v;
+    if (v.backend == device.backend && v.name != "exact" && v.can_run(args, device)) best = &v;
   if (!best)
     refuse(FATHOM_UNSUPPORTED,
            "no kernel takes these arguments on this device (sm_{}): q, out and pools need 16-byte aligned rows, page "

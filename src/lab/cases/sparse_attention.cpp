@@ -83,6 +83,17 @@ struct Shape {
     return args;
   }
 
+  /// Token t alone, as the only token of its request.
+  static SparseAttentionArgs token(SparseAttentionArgs args, int64_t t) {
+    const auto one = [t](auto& view) {
+      if (view.data) view = view.rows(t, 1);
+    };
+    one(args.q), one(args.window.index), one(args.window.length), one(args.extra.index), one(args.extra.length);
+    one(args.position), one(args.out), one(args.lse), one(args.out_codes), one(args.out_scale);
+    args.queries_per_request = 1;
+    return args;
+  }
+
   /// Output of every token and head in double precision.
   std::vector<double> truth(const Addresses& a) const {
     std::vector<double> result(static_cast<size_t>(out.elements()), std::numeric_limits<double>::quiet_NaN());
@@ -265,7 +276,12 @@ Case random_case(uint64_t seed) {
   if (s.tokens > 1) add_neighbours(c, s);
   c.shape = fmt::format("T={} H={} window {}x{} extra {}x{} {}", s.tokens, s.heads, window, s.window.pool.page_rows,
                         std::max<int64_t>(0, extra), s.extra.pool.page_rows, s.format == RowFormat::v4 ? "v4" : "bf16");
-  c.bind<SparseAttentionArgs>(sparse_attention_variants(), [s](const Addresses& a) { return s.args(a); });
+  c.bind<SparseAttentionArgs>(
+      sparse_attention_variants(), [s](const Addresses& a) { return s.args(a); },
+      std::function<SparseAttentionArgs(SparseAttentionArgs, int64_t)>(Shape::token), s.tokens);
+  // Most CUDA variants divide the rows of a token as the size of the batch suggests, which moves last bits.
+  for (Implementation& v : c.implementations)
+    if (v.backend == Backend::cuda && v.name != "exact") v.run_token = nullptr;
   return c;
 }
 
