@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/interrupt.h"
 #include "base/progress.h"
 #include "cli/commands.h"
 #include "trace/analysis.h"
@@ -26,6 +27,7 @@ namespace {
 struct TraceOptions {
   std::vector<std::string> files, rules, explain;
   std::string json, markdown, html;
+  std::string model, gpu;
   bool diff = false, ranks = false;
   int64_t top = 15, width = 0, batch = 1;
   double target = 0;
@@ -74,13 +76,42 @@ void write_file(const std::string& path, const std::string& text) {
   file.commit();
 }
 
-int report(const TraceOptions& o, const trace::CategoryRules& rules) {
+/// Reads every file. Of several, one that is no trace is told and left out (the report is then partial); a single one
+/// is an error.
+std::vector<trace::Trace> read_all(const TraceOptions& o, bool& partial) {
+  const auto paths = trace::expand_paths(o.files);
   std::vector<trace::Trace> traces;
-  for (const auto& path : trace::expand_paths(o.files)) traces.push_back(read_with_progress(path));
-  std::vector<trace::Analysis> analyses;
+  std::string first_error;
+  for (const auto& path : paths) {
+    try {
+      traces.push_back(read_with_progress(path));
+    } catch (const Error& e) {
+      if (paths.size() == 1 || interrupted()) throw;
+      std::fprintf(stderr, "fathom: left out: %s\n", e.what());
+      if (first_error.empty()) first_error = e.what();
+      partial = true;
+    }
+  }
+  if (traces.empty())
+    fail("none of the {} files is a trace that can be read; the first: {}", paths.size(), first_error);
+  return traces;
+}
+
+trace::Goal goal_of(const TraceOptions& o) {
+  trace::Goal goal{o.target, o.batch, !o.model.empty(), {}};
+  if (o.gpu.empty()) return goal;
+  goal.gpu = trace::find_gpu(o.gpu);
+  if (!goal.gpu) fail("--gpu {}: not a GPU that fathom trace knows ({})", printable(o.gpu), trace::known_gpus());
+  return goal;
+}
+
+int report(const TraceOptions& o, const trace::CategoryRules& rules) {
   bool partial = false;
+  const std::vector<trace::Trace> traces = read_all(o, partial);
+  std::vector<trace::Analysis> analyses;
+  const trace::Goal goal = goal_of(o);
   for (const trace::Trace& t : traces) {
-    analyses.push_back(trace::analyse(t, rules, {o.target, o.batch}));
+    analyses.push_back(trace::analyse(t, rules, goal));
     partial |= t.import.partial;
   }
   const Relation relation = relation_of(o, analyses);
@@ -147,9 +178,11 @@ Command trace_command() {
         p.option("--explain", o->explain, "Tell the category of this kernel name and the rule that decides");
         p.option("--target", o->target, "Tokens per second wanted: what that takes is told", 0, 1e9);
         p.option("--batch", o->batch, "Sequences that a step decodes (with --target)", 1, 1000000);
+        p.choice("--model", o->model, {"v4-flash"}, "Tell the floors of this model's calls from bytes and operations");
+        p.option("--gpu", o->gpu, "GPU for --model, when the trace does not name it: H200, RTX 5090, ...");
         p.flag("--diff", o->diff, "Compare two traces, before and after (default for two files of one rank)");
         p.flag("--ranks", o->ranks, "Compare ranks (default for files of different ranks)");
-        p.option("--width", o->width, "Columns of the report; 0 takes the terminal's", 0, 1000);
+        p.option("--width", o->width, "Columns of the report (60 or more); 0 takes the terminal's", 0, 1000);
         p.footer(
             "Exit status: 0 done, 1 not a trace or unreadable, 2 usage, 3 the file is damaged and the report PARTIAL.\n"
             "Example: fathom trace rank0.json.gz --md PROFILE_FINDINGS.md");

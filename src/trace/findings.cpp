@@ -48,6 +48,7 @@ class Diagnoser {
     copies();
     between_steps();
     overruns();
+    floors();
     goal();
     std::stable_sort(out_.findings.begin(), out_.findings.end(),
                      [](const Finding& a, const Finding& b) { return a.gain > b.gain; });
@@ -296,6 +297,40 @@ class Diagnoser {
         "work on one stream cannot outlast its successor's successor; dependent launch overlaps neighbours only";
     f.advice = "distrust the ranking of these kernels; known from ROCm tracing, newer versions may fix it";
     add(std::move(f));
+  }
+
+  /// Calls against what the bytes and operations of the model allow.
+  void floors() {
+    if (!goal_.v4_flash) return;
+    std::optional<GpuFigures> gpu = goal_.gpu;
+    for (const Device& d : trace_.devices)
+      if (!gpu) gpu = find_gpu(d.name);
+    if (!gpu) fail("the trace does not name a known GPU; give one with --gpu ({})", known_gpus());
+    const int ranks = trace_.world_size.value_or(1);
+    for (const bool attention : {true, false}) {
+      const Floor f = attention ? attention_floor(*gpu, goal_.batch, ranks) : experts_floor(*gpu, goal_.batch, ranks);
+      for (size_t i = 0; i < ranking_.rows.size(); ++i) {  // the largest kernel of the group
+        const KernelRow& r = ranking_.rows[i];
+        if (category(r) != (attention ? "attention" : "moe_gemm")) continue;
+        const auto mean = static_cast<Ns>(r.mean());
+        if (mean <= f.time || share(r.total) < 0.005) break;
+        Finding out;
+        out.id = attention ? "attention_floor" : "experts_floor";
+        out.title = fmt::format("{}: {} a call against a floor of {} on {} ({:.0f} times)", name(r), time_text(mean),
+                                time_text(f.time), gpu->name, static_cast<double>(mean) / static_cast<double>(f.time));
+        out.evidence =
+            fmt::format("V4-Flash at batch {}{}: {:.3f} MB and {:.3f} GFLOP for {}, bound by {}", goal_.batch,
+                        ranks > 1 ? fmt::format(" over {} ranks", ranks) : "", f.bytes / 1e6, f.flops / 1e9,
+                        attention ? "640 rows of KV" : "the experts of one layer", f.by_bytes ? "bytes" : "operations");
+        out.advice = attention ? "read KV once for all heads, use tensor cores, split over rows"
+                               : "read each expert once, in its stored format";
+        out.rows = {i};
+        out.ceiling = r.total;
+        out.gain = r.total - f.time * r.calls;
+        add(std::move(out));
+        break;
+      }
+    }
   }
 
   void goal() {

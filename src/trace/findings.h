@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "trace/categories.h"
+#include "trace/floors.h"
 #include "trace/model.h"
 #include "trace/ranking.h"
 #include "trace/steps.h"
@@ -43,9 +44,12 @@ struct Diagnosis {
   double speedup(Ns saved) const;
 };
 
+/// What the caller knows beyond the trace.
 struct Goal {
-  double tokens_per_second = 0;  // of all sequences together; 0: none
-  int64_t batch = 1;             // sequences that a step decodes
+  double tokens_per_second = 0;   // of all sequences together; 0: none
+  int64_t batch = 1;              // sequences that a step decodes
+  bool v4_flash = false;          // the model is DeepSeek-V4-Flash: floors of its calls are known
+  std::optional<GpuFigures> gpu;  // for floors; else the GPU that the file names
 };
 
 Diagnosis diagnose(const Trace& trace, const Summary& summary, const Ranking& ranking, const CategoryTable& categories,

@@ -132,6 +132,18 @@ void check_graphs(Trace& trace) {
                     graph_launches, kernels));
 }
 
+/// Large files that are mostly Python frames: what to record instead.
+void advise(Trace& trace) {
+  uint64_t stacks = 0;
+  if (const auto found = trace.import.categories.find("python_function"); found != trace.import.categories.end())
+    stacks = found->second;
+  if (trace.import.text_bytes < (uint64_t{200} << 20) || stacks * 2 < trace.import.events) return;
+  trace.import.notes.push_back(
+      fmt::format("{} of {} events are Python frames: recording without with_stack, and fewer steps, gives a file a "
+                  "fraction as large",
+                  stacks, trace.import.events));
+}
+
 }  // namespace
 
 std::optional<int> rank_of_name(std::string_view file_name) {
@@ -144,6 +156,7 @@ void finish_trace(Trace& trace) {
   for (const GpuEvent& e : trace.events) trace.import.zero_duration += e.duration == 0;
   sort_all(trace);
   find_ranks(trace);
+  advise(trace);
   if (trace.events.empty()) {
     explain_absence(trace);
     return;

@@ -155,21 +155,30 @@ std::string padded(std::string_view text, size_t width, bool right) {
 
 std::string wrapped(std::string_view text, size_t width, std::string_view indent) {
   std::string out, line;
+  size_t column = 0;
+  bool fresh = true;  // nothing but the indent in the line
   const auto flush = [&] {
     out += line + "\n";
     line = indent;
+    column = text_width(indent);
+    fresh = true;
   };
-  bool empty = true;
   while (!text.empty()) {
     const size_t space = std::min(text.find(' '), text.size());
     const std::string_view word = text.substr(0, space);
-    if (!empty && text_width(line) + 1 + text_width(word) > width) flush(), empty = true;
-    if (!empty) line += ' ';
-    line += word;
-    empty = false;
     text.remove_prefix(std::min(text.size(), space + 1));
+    if (!fresh && column + 1 + text_width(word) > width) flush();
+    if (!fresh) line += ' ', ++column;
+    for (size_t at = 0; at < word.size();) {  // a word longer than a line is broken
+      if (column >= width) flush();
+      const size_t length = decode_utf8(word, at).length;
+      line += word.substr(at, length);
+      ++column;
+      at += length;
+    }
+    fresh = false;
   }
-  if (!empty) flush();
+  if (!fresh) flush();
   return out;
 }
 

@@ -4,6 +4,14 @@
 
 namespace fathom::trace {
 
+namespace {
+
+std::string described(const Damage& d) {
+  return d.context.empty() ? d.what : fmt::format("{} near \"{}\"", d.what, fit(d.context, 60));
+}
+
+}  // namespace
+
 std::vector<std::string> import_sentences(const Trace& trace) {
   const ImportReport& r = trace.import;
   std::vector<std::string> out;
@@ -11,10 +19,10 @@ std::vector<std::string> import_sentences(const Trace& trace) {
     out.push_back(
         fmt::format("PARTIAL: the file is damaged or cut at byte {}{}; every whole event was kept ({} in all, {} "
                     "damaged place{})",
-                    r.partial_offset, r.damages.empty() ? "" : ": " + r.damages.front().what,
+                    r.partial_offset, r.damages.empty() ? "" : ": " + described(r.damages.front()),
                     count_text(static_cast<int64_t>(r.events)), r.damage_count, r.damage_count == 1 ? "" : "s"));
     for (size_t i = 1; i < r.damages.size() && i < 4; ++i)
-      out.push_back(fmt::format("also at byte {}: {}", r.damages[i].offset, r.damages[i].what));
+      out.push_back(fmt::format("also at byte {}: {}", r.damages[i].offset, described(r.damages[i])));
   }
   const auto count = [&](uint64_t n, const char* one, const char* many) {
     if (n) out.push_back(fmt::format("{} {}", count_text(static_cast<int64_t>(n)), n == 1 ? one : many));

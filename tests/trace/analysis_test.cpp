@@ -183,6 +183,22 @@ TEST(Findings, TellTheStoryOfOneBlockPerHead) {
   }
 }
 
+TEST(Findings, FloorsOfTheModelStandBesideTheCalls) {
+  const Trace t = read_text(
+      trace_text({kernel_text("sparse_mla_decode_kernel", 1000, 736), kernel_text("fused_moe_kernel", 1740, 100)}));
+  Goal goal;
+  goal.v4_flash = true;
+  goal.gpu = find_gpu("NVIDIA RTX PRO 6000 Blackwell");
+  ASSERT_TRUE(goal.gpu.has_value());
+  const Analysis a = analysed(t, goal);
+  ASSERT_NE(find(a, "attention_floor"), nullptr);
+  EXPECT_NE(find(a, "attention_floor")->title.find("736.0 us a call against a floor of 282 ns"), std::string::npos)
+      << find(a, "attention_floor")->title;
+  ASSERT_NE(find(a, "experts_floor"), nullptr);
+  EXPECT_EQ(experts_floor(*find_gpu("H200"), 1, 1).time, 16712);  // 6 experts of 13.37 MB at 4.8 TB/s
+  EXPECT_FALSE(find_gpu("abacus").has_value());
+}
+
 TEST(Findings, LateLaunchesAreToldFromOtherGaps) {
   std::vector<std::string> events;
   for (int i = 0; i < 20; ++i) {  // each launch begins after the GPU ran dry
