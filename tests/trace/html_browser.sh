@@ -21,7 +21,7 @@ if [ $# -eq 0 ]; then
     "$here/derived/26_two_streams_overlap.json+$here/derived/43_hostile_names.json"
   real=$here/../../../shared/traces/real
   for name in lightllm_h200_dsv3_decode_base_rank0.json sglang_mi300x_qwen3_8b_decode.json.gz \
-    vllm_b200_gptoss120b_tp8_eager.json.gz megatron_a100_tp8_rank0.json.gz; do
+    vllm_b200_gptoss120b_tp8_eager.json.gz megatron_a100_tp8_rank0.json.gz hta_a100_dlrm_control.json.gz; do
     [ -f "$real/$name" ] && set -- "$@" "$real/$name"
   done
   series=$real/lightllm_h200_dsv3_decode

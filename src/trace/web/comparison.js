@@ -17,7 +17,7 @@ function points(before, after) {
 function diffSection(diff, traces) {
   if (!diff) return null;
   const first = visible(traces[0].file), second = visible(traces[1] ? traces[1].file : '');
-  const columns = (label) => [{label}, ...['before ms', 'after ms', 'change ms', 'share before', 'share after', 'change of share (points)'].map((l) => ({label: l, numeric: true}))];
+  const columns = (label) => [{label}, ...['before ms', 'after ms', 'change ms', 'share before', 'share after', 'share, points'].map((l) => ({label: l, numeric: true}))];
   const figures = (r) => [milliseconds(r.before_ns), milliseconds(r.after_ns), signed(r.after_ns - r.before_ns), percent(r.share_before), percent(r.share_after),
                           points(r.share_before, r.share_after)];
   const words = {added: 'new', gone: 'gone', renamed: 'renamed'};
