@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks what the compiler says about every CUDA kernel of a build: no spills, no stack frame, and registers few enough
+"""Checks what the compiler says about every CUDA kernel of a build: no spills but the listed ones, no stack frame, and registers few enough
 for the blocks on a multiprocessor that the kernel's plan counts on.
 
 The reports (*.ptxas, written by tools/keep_ptxas_report during the build) hold one entry for each kernel and GPU
@@ -17,13 +17,20 @@ STATIC_SHARED_LIMIT = 48 * 1024
 
 # (pattern on the demangled name, threads of a block, blocks on a multiprocessor, architectures or None for all)
 EXPECT = [
-    # sparse attention decode: two blocks an SM for the instance with 16 heads (one m-tile), one for the others
-    (r"sparse_decode.*decode<.*Geometry<.*RowFormat\)\d+, (?:\(int\))?1, ", 256, 2, None),
+    # sparse attention decode: two blocks an SM for the instance with 16 heads (one m-tile), where shared memory has room
+    # for them; one for the others
+    (r"sparse_decode.*decode<.*Geometry<.*RowFormat\)\d+, (?:\(int\))?1, ", 256, 2, {"sm_80", "sm_90a"}),
     (r"sparse_decode.*decode<", 256, 1, None),
     (r"lab::gpu.*wgmma_kernel", 128, 1, None),
     (r"lab::gpu.*mma_kernel<", 256, 1, None),
     (r"lab::gpu.*fma_kernel", 1024, 1, None),
     (r"lab::gpu.*copy_kernel", 256, 6, None),
+]
+
+# Spills that are known: (pattern, architecture, most bytes of stores or loads, why they may stay)
+KNOWN_SPILLS = [
+    (r"sparse_decode.*decode_wide", "sm_90a", 192, "three words a tile of 64 rows and before and after the loop; measured"),
+    (r"sparse_decode.*decode<.*Geometry<.*RowFormat\)0, (?:\(int\))?4, ", "sm_120a", 32, "outside the loop over rows"),
 ]
 
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(sm_\w+)'")
@@ -57,6 +64,10 @@ def read_report(path):
 
 
 def problems(name, arch, stack, stores, loads, registers, shared):
+    known = any(re.search(pattern, name) and arch == where and max(stores, loads) <= most
+                for pattern, where, most, _ in KNOWN_SPILLS)
+    if known:
+        stack = stores = loads = 0
     if stores or loads:
         yield f"spills {stores} bytes of stores and {loads} of loads"
     if stack:

@@ -122,12 +122,24 @@ FATHOM_DEVICE void leave_partial(const Partials<G>& partials, int split, const S
     store_quads<G, false>(partials.quads(split), output);
 }
 
+FATHOM_DEVICE int this_unit() {
+  return device::block_z() * device::grid_y() + device::block_y();
+}
+
+/// One thread: notes the unit's count of arrivals before this block's own, in shared memory.
+template <typename G>
+FATHOM_DEVICE void remember_arrivals(const Shared<G>& shared, const Params& p) {
+  *reinterpret_cast<uint64_t*>(shared.flags() + 2) = device::load_relaxed(p.arrivals + this_unit());
+}
+
 /// Meets the other splits of the unit and does this block's part of the final sum.
 template <typename G>
-FATHOM_DEVICE void meet(const Shared<G>& shared, const Partials<G>& partials, int token, int first_head, int unit,
-                        int split, int blocks, uint64_t arrivals_before) {
+FATHOM_DEVICE void meet(const Shared<G>& shared, const Partials<G>& partials, int token, int first_head, int blocks) {
   device::sync_block();
-  if (device::thread_index() == 0) shared.flags()[0] = arrive(partials.p, unit, split, blocks, arrivals_before);
+  if (device::thread_index() == 0) {
+    const uint64_t before = *reinterpret_cast<const uint64_t*>(shared.flags() + 2);
+    shared.flags()[0] = arrive(partials.p, this_unit(), device::block_x(), blocks, before);
+  }
   device::sync_block();
   if (device::thread_index() >= kThreads) return;
   FATHOM_UNROLL_1
@@ -135,14 +147,20 @@ FATHOM_DEVICE void meet(const Shared<G>& shared, const Partials<G>& partials, in
     combine_part<G>(shared, partials, token, first_head, blocks, device::lowest_bit(parts), blocks);
 }
 
+/// Has no other split: the whole output. Has some: leaves its partial result and meets them.
 template <typename G>
-FATHOM_DEVICE void finish_together(const Shared<G>& shared, const Params& p, int token, int first_head, int unit,
-                                   int split, int blocks, uint64_t arrivals_before, const SoftmaxState& softmax,
-                                   const Output<G>& output) {
-  const Partials<G> partials{p, unit};
-  leave_partial<G>(partials, split, softmax, output);
-  meet<G>(shared, partials, token, first_head, unit, split, blocks, arrivals_before);
+FATHOM_DEVICE void finish(const Shared<G>& shared, const Params& p, int blocks, const SoftmaxState& softmax,
+                          const Output<G>& output) {
+  const int token = device::block_z(), first_head = device::block_y() * G::kHeads;
+  if (blocks == 1) {
+    finish_alone<G>(shared, p, token, first_head, softmax, output);
+  } else {
+    const Partials<G> partials{p, this_unit()};
+    leave_partial<G>(partials, device::block_x(), softmax, output);
+    meet<G>(shared, partials, token, first_head, blocks);
+  }
 }
+
 /// The block's whole work. The grid is (splits, groups of heads, tokens).
 template <typename G>
 FATHOM_DEVICE void decode_block(const Params& p, std::byte* shared_base) {
@@ -151,7 +169,7 @@ FATHOM_DEVICE void decode_block(const Params& p, std::byte* shared_base) {
   const Shared<G> shared{shared_base};
   const Place place;
   const int split = device::block_x(), splits = device::grid_x(), token = device::block_z();
-  const int first_head = device::block_y() * G::kHeads, unit = token * device::grid_y() + device::block_y();
+  const int first_head = device::block_y() * G::kHeads;
 
   RawQuery<G> raw;
   Walk<G> walk = begin_walk<G>(shared, p, place, token, split, splits, first_head, raw);
@@ -163,8 +181,7 @@ FATHOM_DEVICE void decode_block(const Params& p, std::byte* shared_base) {
     if (tile < walk.share.tiles) start_tile<G>(shared, p.q, tile, tile);
     device::copy_async_commit();
   }
-  uint64_t arrivals_before = 0;
-  if (blocks > 1 && place.thread == 0) arrivals_before = device::load_relaxed(p.arrivals + unit);
+  if (blocks > 1 && place.thread == 0) remember_arrivals<G>(shared, p);
   if (p.position && place.warp == 1) prepare_rotations<G>(shared, p, token, place.lane);
   Query<G> query;
   arrange_query<G>(place, raw, query);
@@ -174,10 +191,7 @@ FATHOM_DEVICE void decode_block(const Params& p, std::byte* shared_base) {
   walk_tiles<G>(shared, place, p, walk, query, softmax, output);
   device::copy_async_wait<0>();
 
-  if (blocks == 1)
-    finish_alone<G>(shared, p, token, first_head, softmax, output);
-  else
-    finish_together<G>(shared, p, token, first_head, unit, split, blocks, arrivals_before, softmax, output);
+  finish<G>(shared, p, blocks, softmax, output);
 }
 
 }  // namespace fathom::ops::sparse_decode

@@ -48,10 +48,11 @@ struct Barriers {
 struct Block {
   Shared<Layout> shared;
   const Params& p;
-  int token, first_head;
   RowCounts counts;
   Share share;
 
+  FATHOM_DEVICE static int token() { return device::block_z(); }
+  FATHOM_DEVICE static int first_head() { return device::block_y() * Layout::kHeads; }
   FATHOM_DEVICE Barriers& barriers() const { return *reinterpret_cast<Barriers*>(shared.base + Layout::kPhasesAt); }
   FATHOM_DEVICE std::byte* tile(int n) const { return shared.base + Layout::kTileAt + (n & 1) * kTileBytes; }
   FATHOM_DEVICE std::byte* probabilities(int n) const {
@@ -189,7 +190,7 @@ FATHOM_DEVICE void produce(const Block& b, int first) {
   const int thread = device::thread_index() - 2 * device::kWarpgroup, q = thread % 4, row = thread / 4;
   const auto row_of = [&](int tile, int part) { return (b.share.first_tile + tile) * kRows + 32 * part + row; };
   const auto slot_of = [&](int tile, int part) {
-    return tile < b.share.tiles ? load_slot(b.p, b.token, b.counts, row_of(tile, part)) : -1;
+    return tile < b.share.tiles ? load_slot(b.p, b.token(), b.counts, row_of(tile, part)) : -1;
   };
   bool bad = false;
   int upper_slot = slot_of(0, 0), lower_slot = slot_of(0, 1);
@@ -233,9 +234,9 @@ FATHOM_DEVICE void stage_queries(const Block& b) {
     for (int i = 0; i < 8; ++i) {
       const int local = item_of(i) / 64, piece = item_of(i) % 64;
       v[i] = {0, 0, 0, 0};
-      if (b.first_head + local < b.p.heads)
-        v[i] = *reinterpret_cast<const device::Float4*>(b.p.q + b.token * b.p.q_token_stride +
-                                                        (b.first_head + local) * b.p.q_head_stride + piece * 8);
+      if (b.first_head() + local < b.p.heads)
+        v[i] = *reinterpret_cast<const device::Float4*>(b.p.q + b.token() * b.p.q_token_stride +
+                                                        (b.first_head() + local) * b.p.q_head_stride + piece * 8);
     }
     FATHOM_UNROLL
     for (int i = 0; i < 8; ++i) {
@@ -425,7 +426,7 @@ FATHOM_DEVICE void leave_output(const Block& b, const Partials<Layout>& partials
   device::await(&b.barriers().done, 0);  // both warpgroups are through, states are written
   FATHOM_UNROLL
   for (int half = 0; half < 2; ++half) {
-    const int local = 16 * m + 8 * half + g, head = b.first_head + local;
+    const int local = 16 * m + 8 * half + g, head = b.first_head() + local;
     const float factor =
         head < b.p.heads ? head_result(b.p, head, states[2 * local], states[2 * local + 1]).inverse * unit : 0;
     std::byte* row = b.shared.base + local * kRowBytes + group * 512;
@@ -469,17 +470,14 @@ FATHOM_DEVICE void wide_block(const Params& p, std::byte* shared_base) {
   device::let_next_kernel_start();
   const Shared<Layout> shared{shared_base};
   const int thread = device::thread_index(), split = device::block_x(), token = device::block_z();
-  const int first_head = device::block_y() * Layout::kHeads, unit = token * device::grid_y() + device::block_y();
-  Block b{shared, p, token, first_head, {clamp_length(p.window, token), clamp_length(p.extra, token)}, {}};
+  Block b{shared, p, {clamp_length(p.window, token), clamp_length(p.extra, token)}, {}};
   b.share = share_of(b.counts.total(), kRows, device::grid_x(), split);
   if (split >= b.share.blocks) return;
-  uint64_t arrivals_before = 0;
   if (thread == 0) {
     init_barriers(b);
-    if (b.share.blocks > 1) arrivals_before = device::load_relaxed(p.arrivals + unit);
+    if (b.share.blocks > 1) remember_arrivals<Layout>(shared, p);
   }
   device::sync_block();
-  const Partials<Layout> partials{p, unit};
   if (device::uniform(thread / device::kWarpgroup) == 2) {
     device::give_registers<120>();
     produce<true>(b, 0);
@@ -505,12 +503,13 @@ FATHOM_DEVICE void wide_block(const Params& p, std::byte* shared_base) {
       device::sync_block();
       unit_factor = 1;
     }
-    leave_output(b, partials, split, unit_factor, state, output);
+    const Partials<Layout> partials{p, this_unit()};
+    leave_output(b, partials, device::block_x(), unit_factor, state, output);
     if (b.share.blocks > 1) {
-      meet<Layout>(shared, partials, token, first_head, unit, split, b.share.blocks, arrivals_before);
+      meet<Layout>(shared, partials, b.token(), b.first_head(), b.share.blocks);
     } else {
       device::sync_block();
-      finish_rows<Layout>(shared, p, token, first_head);
+      finish_rows<Layout>(shared, p, b.token(), b.first_head());
     }
   }
 }
