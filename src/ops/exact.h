@@ -1,5 +1,5 @@
-// Scalar building blocks of the reference variants: sums in double, rounded once to fp32, then the rounding points of the
-// specification. Slow on purpose and written to be read next to tests/reference/ref.py.
+// Scalar building blocks of the reference variants: sums in double, rounded once to fp32, then the rounding points of
+// the specification. Slow on purpose and written to be read next to tests/reference/ref.py.
 #pragma once
 
 #include <algorithm>
@@ -20,13 +20,23 @@ inline float mean_square(std::span<const float> x) {
 }
 
 /// exp and log1p of an fp32 value, rounded once: the same bits with any math library.
-inline float exp(float x) { return static_cast<float>(std::exp(static_cast<double>(x))); }
-inline float log1p(float x) { return static_cast<float>(std::log1p(static_cast<double>(x))); }
+inline float exp(float x) {
+  return static_cast<float>(std::exp(static_cast<double>(x)));
+}
+inline float log1p(float x) {
+  return static_cast<float>(std::log1p(static_cast<double>(x)));
+}
 
-inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
-inline float silu(float x) { return x / (1.0f + exp(-x)); }
+inline float sigmoid(float x) {
+  return 1.0f / (1.0f + exp(-x));
+}
+inline float silu(float x) {
+  return x / (1.0f + exp(-x));
+}
 /// Identity above 20, as the official code has it.
-inline float softplus(float x) { return x > 20.0f ? x : log1p(exp(std::min(x, 20.0f))); }
+inline float softplus(float x) {
+  return x > 20.0f ? x : log1p(exp(std::min(x, 20.0f)));
+}
 
 /// A row of bf16 values widened to fp32.
 inline std::vector<float> widen(View<const bf16, 1> row) {
@@ -41,8 +51,8 @@ inline void rmsnorm(std::span<float> x, View<const bf16, 1> weight, float eps) {
   for (size_t i = 0; i < x.size(); ++i) x[i] = round_bf16(x[i] * factor * to_float(weight.data[i]));
 }
 
-/// Rotates the interleaved pairs of x[0..64) by position * freq; bf16 result. The angle is the fp32 product, its sine and
-/// cosine are taken with full range reduction.
+/// Rotates the interleaved pairs of x[0..64) by position * freq; bf16 result. The angle is the fp32 product, its sine
+/// and cosine are taken with full range reduction.
 inline void rope(std::span<float> x, int32_t position, View<const float, 1> freq, bool inverse = false) {
   for (int i = 0; i < freq.size[0]; ++i) {
     const double angle = static_cast<float>(position) * freq.data[i];

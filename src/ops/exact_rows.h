@@ -54,7 +54,8 @@ inline void read_kv_row(const KvPool& pool, RowFormat format, int64_t slot, floa
 inline void write_index_row(const IndexPool& pool, int64_t slot, std::span<const float> key) {
   uint8_t codes[kIndexCodeBytes], scales[kIndexScaleBytes];
   for (int g = 0; g < kIndexScaleBytes; ++g)
-    scales[g] = fp4_group(key.subspan(static_cast<size_t>(g * kIndexGroup), kIndexGroup), codes + g * kIndexGroup / 2).bits;
+    scales[g] =
+        fp4_group(key.subspan(static_cast<size_t>(g * kIndexGroup), kIndexGroup), codes + g * kIndexGroup / 2).bits;
   std::memcpy(pool.row_codes(slot), codes, sizeof codes);
   std::memcpy(pool.row_scales(slot), scales, sizeof scales);
 }

@@ -1,8 +1,8 @@
 // Rows of the index cache: 128 channels on the e2m1 grid with one e8m0 scale for each 32.
 //
-// 68 bytes a row: 64 bytes of codes (low nibble = even channel) and 4 scale codes kept apart. A page of n rows is n * 64
-// code bytes followed by n * 4 scale bytes. Pages and rows are numbered like those of the ratio-4 KV pool, so one slot
-// number names both.
+// 68 bytes a row: 64 bytes of codes (low nibble = even channel) and 4 scale codes kept apart. A page of n rows is n *
+// 64 code bytes followed by n * 4 scale bytes. Pages and rows are numbered like those of the ratio-4 KV pool, so one
+// slot number names both.
 #pragma once
 
 #include <cstddef>
@@ -30,7 +30,8 @@ struct IndexPool {
     return data + slot / page_rows * stride + slot % page_rows * kIndexCodeBytes;
   }
   FATHOM_HOST_DEVICE std::byte* row_scales(int64_t slot) const {
-    return data + slot / page_rows * stride + int64_t{page_rows} * kIndexCodeBytes + slot % page_rows * kIndexScaleBytes;
+    return data + slot / page_rows * stride + int64_t{page_rows} * kIndexCodeBytes +
+           slot % page_rows * kIndexScaleBytes;
   }
 };
 

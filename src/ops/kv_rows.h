@@ -1,9 +1,9 @@
 // Rows of the KV cache and where they lie: formats, pools of pages, addresses.
 //
-// V4 row ("fp8_ds_mla", 584 bytes): 448 e4m3 codes, then 64 bf16 RoPE channels (together 576 bytes of data), and 8 bytes
-// of scales kept apart: 7 e8m0 codes, one for each 64 channels, and one pad byte. A page of n rows is n * 576 data bytes
-// followed by n * 8 scale bytes, padded up to a multiple of 576 (spec 3.3). Row addresses are 32-byte aligned.
-// bf16 row (1024 bytes): 512 bf16 channels; a page of n rows is n * 1024 bytes.
+// V4 row ("fp8_ds_mla", 584 bytes): 448 e4m3 codes, then 64 bf16 RoPE channels (together 576 bytes of data), and 8
+// bytes of scales kept apart: 7 e8m0 codes, one for each 64 channels, and one pad byte. A page of n rows is n * 576
+// data bytes followed by n * 8 scale bytes, padded up to a multiple of 576 (spec 3.3). Row addresses are 32-byte
+// aligned. bf16 row (1024 bytes): 512 bf16 channels; a page of n rows is n * 1024 bytes.
 //
 // A row is named by one global number: slot = page * page_rows + row_in_page. -1 names no row.
 #pragma once
@@ -15,10 +15,10 @@
 
 namespace fathom::ops {
 
-inline constexpr int kHeadDim = 512;             // channels of a latent KV row, K and V at once
-inline constexpr int kRopeDim = 64;              // the last 64 of them carry RoPE
+inline constexpr int kHeadDim = 512;  // channels of a latent KV row, K and V at once
+inline constexpr int kRopeDim = 64;   // the last 64 of them carry RoPE
 inline constexpr int kNopeDim = kHeadDim - kRopeDim;
-inline constexpr int kKvGroup = 64;              // channels under one KV scale
+inline constexpr int kKvGroup = 64;  // channels under one KV scale
 inline constexpr int kKvScales = kNopeDim / kKvGroup;
 inline constexpr int kV4DataBytes = kNopeDim + 2 * kRopeDim;  // 576
 inline constexpr int kV4ScaleBytes = 8;

@@ -23,9 +23,9 @@ enum class ExpertFormat : int32_t {
 /// The same matrix [N, K] of every routed expert, stacked.
 struct ExpertWeight {
   ExpertFormat format = ExpertFormat::mxfp4;
-  const std::byte* codes = nullptr;   // expert e at codes + e * codes_stride
-  const std::byte* scale = nullptr;   // expert e at scale + e * scale_stride, row-major
-  const float* global_scale = nullptr;  // [E], nvfp4 only
+  const std::byte* codes = nullptr;            // expert e at codes + e * codes_stride
+  const std::byte* scale = nullptr;            // expert e at scale + e * scale_stride, row-major
+  const float* global_scale = nullptr;         // [E], nvfp4 only
   int64_t codes_stride = 0, scale_stride = 0;  // bytes
   int64_t rows = 0, columns = 0;               // N, K
 

@@ -18,7 +18,9 @@
 
 namespace fathom::test {
 
-inline std::filesystem::path source_dir() { return FATHOM_SOURCE_DIR; }
+inline std::filesystem::path source_dir() {
+  return FATHOM_SOURCE_DIR;
+}
 
 inline const Checkpoint& fairy() {
   static const Checkpoint checkpoint(source_dir() / "models/fairy");
@@ -69,13 +71,20 @@ class Tensors {
   }
   template <typename T>
   std::map<std::string, std::vector<T>>& store() {
-    if constexpr (std::is_same_v<T, float>) return floats_;
-    else if constexpr (std::is_same_v<T, bf16>) return bf16s_;
-    else if constexpr (std::is_same_v<T, int32_t>) return ints_;
-    else if constexpr (std::is_same_v<T, int64_t>) return longs_;
-    else if constexpr (std::is_same_v<T, e4m3>) return e4m3s_;
-    else if constexpr (std::is_same_v<T, e8m0>) return e8m0s_;
-    else return bytes_;
+    if constexpr (std::is_same_v<T, float>)
+      return floats_;
+    else if constexpr (std::is_same_v<T, bf16>)
+      return bf16s_;
+    else if constexpr (std::is_same_v<T, int32_t>)
+      return ints_;
+    else if constexpr (std::is_same_v<T, int64_t>)
+      return longs_;
+    else if constexpr (std::is_same_v<T, e4m3>)
+      return e4m3s_;
+    else if constexpr (std::is_same_v<T, e8m0>)
+      return e8m0s_;
+    else
+      return bytes_;
   }
   const File& file_;
   std::map<std::string, std::vector<float>> floats_;
@@ -95,7 +104,9 @@ struct Golden {
 
 /// Distance of two bf16 values in units in the last place.
 inline int ulps(bf16 a, bf16 b) {
-  const auto order = [](bf16 v) { return v.bits & 0x8000 ? -static_cast<int>(v.bits & 0x7FFF) : static_cast<int>(v.bits); };
+  const auto order = [](bf16 v) {
+    return v.bits & 0x8000 ? -static_cast<int>(v.bits & 0x7FFF) : static_cast<int>(v.bits);
+  };
   return std::abs(order(a) - order(b));
 }
 

@@ -115,9 +115,9 @@ void multiply_warpgroup(float (&d)[kCount], MatrixDescriptor a, MatrixDescriptor
     float sum = add ? d[i] : 0;
     for (int k = 0; k < 16; ++k) {
       const uint32_t x = swizzled(a.start + row / 8 * a.stride + row % 8 * 128 + 2 * k);
-      const uint32_t y = kColumnsLong ? swizzled(b.start + column / 64 * b.leading + k / 8 * b.stride + k % 8 * 128 +
-                                                 column % 64 * 2)
-                                      : swizzled(b.start + column / 8 * b.stride + column % 8 * 128 + 2 * k);
+      const uint32_t y =
+          kColumnsLong ? swizzled(b.start + column / 64 * b.leading + k / 8 * b.stride + k % 8 * 128 + column % 64 * 2)
+                       : swizzled(b.start + column / 8 * b.stride + column % 8 * 128 + 2 * k);
       sum += kHalf(x, 0) * kHalf(y, 0);
     }
     d[i] = sum;

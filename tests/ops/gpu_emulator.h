@@ -177,7 +177,9 @@ inline bool any_lane(bool v) {
   return any;
 }
 
-inline int uniform(int v) { return v; }
+inline int uniform(int v) {
+  return v;
+}
 inline void prefetch(const void*) {}
 template <int kBytes>
 void prefetch_block(const void*) {}
@@ -234,15 +236,21 @@ void copy_async_wait() {
     }
 }
 
-inline Float4 load_once(const Float4* p) { return *p; }
+inline Float4 load_once(const Float4* p) {
+  return *p;
+}
 inline Float4 load_l2(const Float4* p) {
   return *p;
 }
 inline float load_l2(const float* p) {
   return *p;
 }
-inline void load_l2_pair(const float* p, float* a, float* b) { *a = p[0], *b = p[1]; }
-inline uint64_t load_relaxed(const uint64_t* p) { return *p; }
+inline void load_l2_pair(const float* p, float* a, float* b) {
+  *a = p[0], *b = p[1];
+}
+inline uint64_t load_relaxed(const uint64_t* p) {
+  return *p;
+}
 inline uint64_t load_acquire(const uint64_t* p) {
   return *p;
 }
@@ -260,7 +268,9 @@ inline void atomic_and(uint64_t* p, uint64_t v) {
   *p &= v;
 }
 inline void fence() {}
-inline int lowest_bit(uint32_t v) { return std::countr_zero(v); }
+inline int lowest_bit(uint32_t v) {
+  return std::countr_zero(v);
+}
 inline int64_t cycles() {
   return ++emulator::machine().clock;
 }

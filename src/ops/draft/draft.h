@@ -14,12 +14,12 @@ struct StreamMeanArgs {
 };
 
 struct MarkovArgs {
-  View<const int32_t, 1> token;      // [B] the token before the one that is drafted
-  View<const bf16, 2> w1, w2;        // [V, r]
-  View<const bf16, 2> hidden;        // [B, d] pre-norm output of the draft's head at this position
-  View<const bf16, 1> confidence;    // [d + r]
-  View<float, 2> logits;             // in and out [B, V]
-  View<float, 1> confidence_logit;   // out [B]; sigmoid gives P(accepted | all before accepted)
+  View<const int32_t, 1> token;     // [B] the token before the one that is drafted
+  View<const bf16, 2> w1, w2;       // [V, r]
+  View<const bf16, 2> hidden;       // [B, d] pre-norm output of the draft's head at this position
+  View<const bf16, 1> confidence;   // [d + r]
+  View<float, 2> logits;            // in and out [B, V]
+  View<float, 1> confidence_logit;  // out [B]; sigmoid gives P(accepted | all before accepted)
 };
 
 Variants<StreamMeanArgs> stream_mean_variants();

@@ -11,17 +11,17 @@
 namespace fathom::ops {
 
 struct ExpertsArgs {
-  View<const e4m3, 2> x;          // [T, d]
-  View<const e8m0, 2> x_scale;    // [T, d / 128]
-  View<const int32_t, 2> expert;  // [T, k] ascending
-  View<const float, 2> weight;    // [T, k]
-  int32_t experts = 0;            // E
-  ExpertWeight w1, w3;            // [I, d]
-  ExpertWeight w2;                // [d, I]
-  Fp8Weight shared_w1, shared_w3; // [Is, d]; codes.data == null: no shared expert
-  Fp8Weight shared_w2;            // [d, Is]
+  View<const e4m3, 2> x;           // [T, d]
+  View<const e8m0, 2> x_scale;     // [T, d / 128]
+  View<const int32_t, 2> expert;   // [T, k] ascending
+  View<const float, 2> weight;     // [T, k]
+  int32_t experts = 0;             // E
+  ExpertWeight w1, w3;             // [I, d]
+  ExpertWeight w2;                 // [d, I]
+  Fp8Weight shared_w1, shared_w3;  // [Is, d]; codes.data == null: no shared expert
+  Fp8Weight shared_w2;             // [d, Is]
   float limit = 10;
-  View<bf16, 2> y;                // out [T, d]
+  View<bf16, 2> y;  // out [T, d]
 };
 
 Variants<ExpertsArgs> experts_variants();

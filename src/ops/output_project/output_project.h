@@ -8,12 +8,12 @@
 namespace fathom::ops {
 
 struct OutputProjectArgs {
-  View<const bf16, 3> o;   // [T, H, 512] after inverse RoPE
-  int32_t groups = 8;      // H / groups heads each
-  Fp8Weight wo_a;          // [groups * rank, H / groups * 512]; rows g*rank.. belong to group g
-  View<bf16, 2> z;         // out [T, groups * rank]
-  View<e4m3, 2> z_codes;   // out [T, groups * rank]
-  View<e8m0, 2> z_scale;   // out [T, groups * rank / 128]
+  View<const bf16, 3> o;  // [T, H, 512] after inverse RoPE
+  int32_t groups = 8;     // H / groups heads each
+  Fp8Weight wo_a;         // [groups * rank, H / groups * 512]; rows g*rank.. belong to group g
+  View<bf16, 2> z;        // out [T, groups * rank]
+  View<e4m3, 2> z_codes;  // out [T, groups * rank]
+  View<e8m0, 2> z_scale;  // out [T, groups * rank / 128]
 };
 
 Variants<OutputProjectArgs> output_project_variants();

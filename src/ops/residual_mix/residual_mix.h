@@ -18,11 +18,11 @@ inline constexpr int kStreams = 4;
 inline constexpr int kMixes = 24;  // 4 pre, 4 post, 16 comb
 
 struct ResidualMixArgs {
-  View<bf16, 3> streams;       // [T, 4, d] read; written when `y` is given
+  View<bf16, 3> streams;  // [T, 4, d] read; written when `y` is given
 
-  View<const bf16, 2> y;       // [T, d] output of the half that ends; data == null: no post part
-  View<const float, 2> post;   // [T, 4] from the previous call
-  View<const float, 3> comb;   // [T, 4, 4]
+  View<const bf16, 2> y;      // [T, d] output of the half that ends; data == null: no post part
+  View<const float, 2> post;  // [T, 4] from the previous call
+  View<const float, 3> comb;  // [T, 4, 4]
 
   View<const float, 2> fn;     // [24, 4 * d]; data == null: no pre part
   View<const float, 1> scale;  // [3]
@@ -31,11 +31,11 @@ struct ResidualMixArgs {
   int32_t sinkhorn_iterations = 20;
   float hc_eps = 1e-6f, rms_eps = 1e-6f;
 
-  View<float, 2> next_post;    // out [T, 4]; may be the memory of `post`
-  View<float, 3> next_comb;    // out [T, 4, 4]; may be the memory of `comb`
-  View<bf16, 2> x;             // out [T, d]
-  View<e4m3, 2> x_codes;       // out [T, d]
-  View<e8m0, 2> x_scale;       // out [T, d / 128]
+  View<float, 2> next_post;  // out [T, 4]; may be the memory of `post`
+  View<float, 3> next_comb;  // out [T, 4, 4]; may be the memory of `comb`
+  View<bf16, 2> x;           // out [T, d]
+  View<e4m3, 2> x_codes;     // out [T, d]
+  View<e8m0, 2> x_scale;     // out [T, d / 128]
 };
 
 Variants<ResidualMixArgs> residual_mix_variants();

@@ -15,9 +15,9 @@ struct RouteArgs {
   View<const int32_t, 2> table;  // [V, k] expert ids, distinct; hash layers only
   View<const int32_t, 1> ids;    // [T] token ids; hash layers only
   float route_scale = 1;
-  View<float, 2> scores;         // scratch [T, E]; holds s afterwards
-  View<int32_t, 2> expert;       // out [T, k] ascending
-  View<float, 2> weight;         // out [T, k]
+  View<float, 2> scores;    // scratch [T, E]; holds s afterwards
+  View<int32_t, 2> expert;  // out [T, k] ascending
+  View<float, 2> weight;    // out [T, k]
 };
 
 Variants<RouteArgs> route_variants();

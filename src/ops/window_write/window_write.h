@@ -8,8 +8,8 @@
 namespace fathom::ops {
 
 struct WindowWriteArgs {
-  View<const bf16, 2> kv;           // [T, 512] output of wkv
-  View<const bf16, 1> norm;         // [512]
+  View<const bf16, 2> kv;    // [T, 512] output of wkv
+  View<const bf16, 1> norm;  // [512]
   float rms_eps = 1e-6f;
   View<const int32_t, 1> position;  // [T]
   View<const float, 1> rope_freq;   // [32]
