@@ -26,29 +26,34 @@ int64_t divide_up(int64_t a, int64_t b) {
 /// and the meeting of splits (each time, for each split, and when all SMs exchange partial outputs at once). Least
 /// squares over 580 measured plans, 8 % rms; what counts is the order of plans, and that depends little on the GPU.
 struct Kind {
-  int block_heads, tile_rows, blocks_per_sm;
+  int block_heads, tile_rows;
   bool wide;
   double fixed, tile, shared_tile, meet, meet_split, meet_full;
 };
 constexpr Kind kKinds[] = {
-    {16, 16, 2, false, 1.0, 1.29, 0.46, 5.2, 0.06, 2.3},
-    {32, 16, 1, false, 1.0, 1.37, 0.0, 4.9, 0.12, 3.8},
-    {64, 16, 1, false, 0.5, 1.88, 0.0, 6.9, 0.15, 7.0},
-    {64, 64, 1, true, 4.6, 3.07, 0.0, 4.5, 0.10, 8.2},
+    {16, 16, false, 1.0, 1.29, 0.46, 5.2, 0.06, 2.3},
+    {32, 16, false, 1.0, 1.37, 0.0, 4.9, 0.12, 3.8},
+    {64, 16, false, 0.5, 1.88, 0.0, 6.9, 0.15, 7.0},
+    {64, 64, true, 4.6, 3.07, 0.0, 4.5, 0.10, 8.2},
 };
 
-double plan_cost(const Kind& kind, int64_t rows, int64_t units, int splits, int64_t sms) {
+double plan_cost(const Kind& kind, int64_t rows, int64_t units, int splits, int64_t sms, int64_t per_sm) {
   const int64_t tiles = divide_up(rows, kind.tile_rows), blocks = units * splits;
-  const double waves = static_cast<double>(divide_up(blocks, sms * kind.blocks_per_sm));
+  const double waves = static_cast<double>(divide_up(blocks, sms * per_sm));
   const double load = std::min(1.0, static_cast<double>(blocks) / static_cast<double>(sms));
   const double tile = kind.tile + (blocks > sms ? kind.shared_tile : 0);
   const double meet = splits == 1 ? 0 : kind.meet + kind.meet_split * splits + kind.meet_full * load;
   return kind.fixed + waves * (tile * static_cast<double>(divide_up(tiles, splits)) + meet);
 }
 
-/// Splits may only wait for each other when all blocks are resident; the SM of another GPU may hold one block alone.
-int64_t patience_for(int64_t blocks, int64_t sms) {
-  return blocks <= sms ? kPatience : 0;
+/// Blocks of 16 heads of which one SM has room for: two where it has twice the portable shared memory.
+int64_t small_blocks_per_sm(const DeviceInfo& device) {
+  return device.shared_bytes >= 2 * kPortableSharedBytes ? 2 : 1;
+}
+
+/// Splits wait for each other only when all blocks can be resident.
+int64_t patience_for(int64_t blocks, int64_t resident) {
+  return blocks <= resident ? kPatience : 0;
 }
 
 bool aligned(const void* p, int64_t bytes) {
@@ -77,13 +82,14 @@ Plan choose_plan(const SparseAttentionArgs& args, const DeviceInfo& device, bool
     if (args.format == RowFormat::bf16 && kind.block_heads == 64) continue;
     if (kind.block_heads > 16 && kind.block_heads / 2 >= heads) continue;  // half the block would be padding
     const int64_t units = tokens * divide_up(heads, kind.block_heads);
+    const int64_t per_sm = kind.block_heads == 16 ? small_blocks_per_sm(device) : 1;
     const int64_t most = units > kCounters ? 1 : std::min<int64_t>(divide_up(rows, kind.tile_rows), kMostSplits);
     for (int splits = 1; splits <= most; ++splits) {
-      const double cost = plan_cost(kind, rows, units, splits, sms);
+      const double cost = plan_cost(kind, rows, units, splits, sms, per_sm);
       if (best_cost != 0 && cost >= best_cost) continue;
       best_cost = cost;
       best = {kind.block_heads, splits, kind.wide, sm90};
-      best.patience = patience_for(units * splits, sms * (sm90 ? kind.blocks_per_sm : 1));
+      best.patience = patience_for(units * splits, sms * per_sm);
     }
   }
   return best;
