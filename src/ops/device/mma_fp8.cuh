@@ -32,87 +32,103 @@ FATHOM_DEVICE void mma_e4m3(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, 
 #endif
 }
 
-/// By a warpgroup: d[64 x 8 kTiles] (+)= a b over 32 bytes of K (32 codes, 16 bf16), a stored [64][k] and b [n][k] in
-/// 128-byte swizzle (describe_matrix). Warp w holds rows 16 w .. of d, register 4 j + i of column tile j as in mma_bf16.
-/// Asynchronous: between multiply_begin and multiply_end.
+/// By a warpgroup: d[64 x 8 kTiles] (+)= a[64 x 16] b. b is stored [n][k] in 128-byte swizzle (describe_matrix), and so
+/// is a [64][k], or warp w holds rows 16 w .. of it in registers as in mma_f16. Register 4 j + i of column tile j of d as
+/// in mma_bf16. Asynchronous: between multiply_begin and multiply_end.
 #ifdef FATHOM_GPU_EMULATOR
-template <typename T, int kCount>
-void multiply_bytes(float (&d)[kCount], MatrixDescriptor a, MatrixDescriptor b, bool add) {
-  const auto at = [](MatrixDescriptor m, int row, int k) {
-    const auto address = reinterpret_cast<uintptr_t>(m.start + row / 8 * m.stride + row % 8 * 128) + k * sizeof(T);
-    return to_float(*reinterpret_cast<const T*>(address ^ ((address >> 7 & 7) << 4)));
-  };
-  const int thread = thread_index() % kWarpgroup, g = thread % 32 / 4, t = thread % 4;
-  for (int i = 0; i < kCount; ++i) {
-    float sum = add ? d[i] : 0;
-    for (int k = 0; k < static_cast<int>(32 / sizeof(T)); ++k)
-      sum += at(a, thread / 32 * 16 + g + (i & 2) * 4, k) * at(b, i / 4 * 8 + 2 * t + (i & 1), k);
-    d[i] = sum;
+inline uint32_t swizzled_pair(MatrixDescriptor m, int row, int k) {
+  const auto address = reinterpret_cast<uintptr_t>(m.start + row / 8 * m.stride + row % 8 * 128) + 2 * k;
+  return *reinterpret_cast<const uint32_t*>(address ^ ((address >> 7 & 7) << 4));
+}
+template <int kTiles>
+void multiply_rows_f16(float (&d)[4 * kTiles], const uint32_t (&a)[4], MatrixDescriptor b, bool add) {
+  const int g = thread_index() % 32 / 4, t = thread_index() % 4;
+  for (int j = 0; j < kTiles; ++j) {
+    float tile[4];
+    for (int i = 0; i < 4; ++i) tile[i] = add ? d[4 * j + i] : 0;
+    mma_f16(tile, a, swizzled_pair(b, 8 * j + g, 2 * t), swizzled_pair(b, 8 * j + g, 2 * t + 8));
+    for (int i = 0; i < 4; ++i) d[4 * j + i] = tile[i];
   }
 }
 template <int kTiles>
-void multiply_bytes_e4m3(float (&d)[4 * kTiles], MatrixDescriptor a, MatrixDescriptor b, bool add) {
-  multiply_bytes<e4m3>(d, a, b, add);
+void multiply_64_rows_bf16(float (&d)[4 * kTiles], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+  const int thread = thread_index() % kWarpgroup, row = thread / 32 * 16 + thread % 32 / 4, t = thread % 4;
+  const uint32_t mine[4] = {swizzled_pair(a, row, 2 * t), swizzled_pair(a, row + 8, 2 * t),
+                            swizzled_pair(a, row, 2 * t + 8), swizzled_pair(a, row + 8, 2 * t + 8)};
+  for (int j = 0; j < kTiles; ++j) {
+    float tile[4];
+    for (int i = 0; i < 4; ++i) tile[i] = add ? d[4 * j + i] : 0;
+    const int n = 8 * j + thread % 32 / 4;
+    mma_bf16(tile, mine, swizzled_pair(b, n, 2 * t), swizzled_pair(b, n, 2 * t + 8));
+    for (int i = 0; i < 4; ++i) d[4 * j + i] = tile[i];
+  }
 }
-template <int kTiles>
-void multiply_bytes_bf16(float (&d)[4 * kTiles], MatrixDescriptor a, MatrixDescriptor b, bool add) {
-  multiply_bytes<bf16>(d, a, b, add);
-}
+/// Waits until no block of the cluster reads memory of others any more, given that nobody reads after it.
+inline void leave_cluster() { sync_cluster(); }
 /// A barrier of the 4 warps of warpgroup `group`.
 inline void sync_warpgroup(int group) {
   static std::map<std::pair<const emulator::Block*, int>, emulator::Barrier> barriers;
   emulator::arrive_and_wait(barriers[{emulator::self().block, group}], kWarpgroup);
 }
 #else
+FATHOM_DEVICE void leave_cluster() {
+#if __CUDA_ARCH__ >= 900
+  __syncwarp();
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
+#endif
+}
 FATHOM_DEVICE void sync_warpgroup(int group) {
-  asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory");
+  if (group == 0) asm volatile("bar.sync 1, 128;" ::: "memory");
+  if (group == 1) asm volatile("bar.sync 2, 128;" ::: "memory");
+  if (group == 2) asm volatile("bar.sync 3, 128;" ::: "memory");
+  if (group == 3) asm volatile("bar.sync 4, 128;" ::: "memory");
 }
 template <int kTiles>
-FATHOM_DEVICE void multiply_bytes_e4m3(float (&d)[4 * kTiles], MatrixDescriptor a, MatrixDescriptor b, bool add);
+FATHOM_DEVICE void multiply_rows_f16(float (&d)[4 * kTiles], const uint32_t (&a)[4], MatrixDescriptor b, bool add);
 template <int kTiles>
-FATHOM_DEVICE void multiply_bytes_bf16(float (&d)[4 * kTiles], MatrixDescriptor a, MatrixDescriptor b, bool add);
+FATHOM_DEVICE void multiply_64_rows_bf16(float (&d)[4 * kTiles], MatrixDescriptor a, MatrixDescriptor b, bool add);
 template <>
-FATHOM_DEVICE void multiply_bytes_e4m3<1>(float (&d)[4], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+FATHOM_DEVICE void multiply_rows_f16<1>(float (&d)[4], const uint32_t (&a)[4], MatrixDescriptor b, bool add) {
 #ifdef FATHOM_WGMMA
   asm volatile(
-      "{ .reg .pred p; setp.ne.b32 p, %6, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, %4, %5, p, 1, 1; }"
+      "{ .reg .pred p; setp.ne.b32 p, %9, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1, 0; }"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(add)));
 #endif
 }
 template <>
-FATHOM_DEVICE void multiply_bytes_e4m3<2>(float (&d)[8], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+FATHOM_DEVICE void multiply_rows_f16<2>(float (&d)[8], const uint32_t (&a)[4], MatrixDescriptor b, bool add) {
 #ifdef FATHOM_WGMMA
   asm volatile(
-      "{ .reg .pred p; setp.ne.b32 p, %10, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e4m3 {%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, p, 1, 1; }"
+      "{ .reg .pred p; setp.ne.b32 p, %13, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, p, 1, 1, 0; }"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
-      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(add)));
 #endif
 }
 template <>
-FATHOM_DEVICE void multiply_bytes_e4m3<4>(float (&d)[16], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+FATHOM_DEVICE void multiply_rows_f16<4>(float (&d)[16], const uint32_t (&a)[4], MatrixDescriptor b, bool add) {
 #ifdef FATHOM_WGMMA
   asm volatile(
-      "{ .reg .pred p; setp.ne.b32 p, %18, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, %16, %17, p, 1, 1; }"
+      "{ .reg .pred p; setp.ne.b32 p, %21, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15}, {%16, %17, %18, %19}, %20, p, 1, 1, 0; }"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
-      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(add)));
 #endif
 }
 template <>
-FATHOM_DEVICE void multiply_bytes_e4m3<8>(float (&d)[32], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+FATHOM_DEVICE void multiply_rows_f16<8>(float (&d)[32], const uint32_t (&a)[4], MatrixDescriptor b, bool add) {
 #ifdef FATHOM_WGMMA
   asm volatile(
-      "{ .reg .pred p; setp.ne.b32 p, %34, 0;\n"
-      "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, %32, %33, p, 1, 1; }"
+      "{ .reg .pred p; setp.ne.b32 p, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, p, 1, 1, 0; }"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
-      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(add)));
 #endif
 }
 template <>
-FATHOM_DEVICE void multiply_bytes_bf16<1>(float (&d)[4], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+FATHOM_DEVICE void multiply_64_rows_bf16<1>(float (&d)[4], MatrixDescriptor a, MatrixDescriptor b, bool add) {
 #ifdef FATHOM_WGMMA
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %6, 0;\n"
@@ -122,7 +138,7 @@ FATHOM_DEVICE void multiply_bytes_bf16<1>(float (&d)[4], MatrixDescriptor a, Mat
 #endif
 }
 template <>
-FATHOM_DEVICE void multiply_bytes_bf16<2>(float (&d)[8], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+FATHOM_DEVICE void multiply_64_rows_bf16<2>(float (&d)[8], MatrixDescriptor a, MatrixDescriptor b, bool add) {
 #ifdef FATHOM_WGMMA
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %10, 0;\n"
@@ -132,7 +148,7 @@ FATHOM_DEVICE void multiply_bytes_bf16<2>(float (&d)[8], MatrixDescriptor a, Mat
 #endif
 }
 template <>
-FATHOM_DEVICE void multiply_bytes_bf16<4>(float (&d)[16], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+FATHOM_DEVICE void multiply_64_rows_bf16<4>(float (&d)[16], MatrixDescriptor a, MatrixDescriptor b, bool add) {
 #ifdef FATHOM_WGMMA
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %18, 0;\n"
@@ -142,7 +158,7 @@ FATHOM_DEVICE void multiply_bytes_bf16<4>(float (&d)[16], MatrixDescriptor a, Ma
 #endif
 }
 template <>
-FATHOM_DEVICE void multiply_bytes_bf16<8>(float (&d)[32], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+FATHOM_DEVICE void multiply_64_rows_bf16<8>(float (&d)[32], MatrixDescriptor a, MatrixDescriptor b, bool add) {
 #ifdef FATHOM_WGMMA
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %34, 0;\n"

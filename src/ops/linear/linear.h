@@ -28,7 +28,7 @@ struct LinearBf16Args {
   View<const bf16, 2> x;  // [T, K]
   View<const bf16, 2> w;  // [N, K]
   float factor = 1;
-  View<bf16, 2> y;        // out [T, N]
+  View<bf16, 2> y;  // out [T, N]
 };
 
 struct LinearF32Args {
@@ -36,7 +36,7 @@ struct LinearF32Args {
     View<const bf16, 2> w;  // [N, K]
     View<float, 2> y;       // out [T, N]
   };
-  View<const bf16, 2> x;    // [T, K]
+  View<const bf16, 2> x;  // [T, K]
   Part part[kMaxParts];
   int32_t parts = 0;
 };

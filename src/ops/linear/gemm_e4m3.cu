@@ -1,0 +1,9 @@
+#include "ops/linear/gemm_launch.cuh"
+
+namespace fathom::ops::gemm {
+
+void launch_e4m3(const Params& p, const Plan& plan, void* stream) {
+  launch_kind<Math::e4m3>(p, plan, stream);
+}
+
+}  // namespace fathom::ops::gemm

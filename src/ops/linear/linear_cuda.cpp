@@ -1,0 +1,111 @@
+// The CUDA variants of the three products: conditions and launches.
+//
+// Pointers of x and weights must be multiples of 16 bytes, rows likewise (strides). Weights must be complete before
+// the launch is enqueued in a stream that allows early starts: "sm90" reads them before the previous kernel has ended.
+#ifdef FATHOM_HAVE_CUDA
+#include "ops/linear/gemm_params.h"
+
+namespace fathom::ops {
+namespace {
+
+using gemm::Math;
+
+template <typename T>
+bool rows_aligned(const View<T, 2>& m) {
+  return m.stride[0] * static_cast<int64_t>(sizeof(T)) % 16 == 0 && m.size[0] < int64_t{1} << 24;
+}
+bool fits(int64_t row_bytes) {
+  return row_bytes > 0 && row_bytes < int64_t{1} << 24;
+}
+
+bool shapes_fit(const LinearFp8Args& a) {
+  bool good = rows_aligned(a.x) && a.x.size[1] % 128 == 0 && fits(a.x.size[1]) && a.parts <= kMaxParts;
+  for (int32_t i = 0; good && i < a.parts; ++i) good = rows_aligned(a.part[i].w.codes);
+  return good;
+}
+bool shapes_fit(const LinearBf16Args& a) {
+  return rows_aligned(a.x) && rows_aligned(a.w) && a.x.size[1] % 8 == 0 && fits(2 * a.x.size[1]);
+}
+bool shapes_fit(const LinearF32Args& a) {
+  bool good = rows_aligned(a.x) && a.x.size[1] % 8 == 0 && fits(2 * a.x.size[1]) && a.parts <= kMaxParts;
+  for (int32_t i = 0; good && i < a.parts; ++i) good = rows_aligned(a.part[i].w);
+  return good;
+}
+
+bool has_clusters(const DeviceInfo& d) {
+  return d.compute_capability >= 90 && d.compute_capability < 120;
+}
+
+template <typename Args>
+void run(Math math, const Args& a, const Launch& l, bool clusters, bool early) {
+  gemm::Params p = gemm::pack(a);
+  if (p.tokens == 0 || p.groups == 0) return;
+  gemm::Plan plan = gemm::make_plan(math, p.groups, p.units, p.tokens, l.device, clusters);
+  plan.early = early;
+  gemm::set_plan(p, plan);
+  if (math == Math::e4m3_wide)
+    gemm::launch_e4m3_wide(p, plan, l.stream);
+  else if (math == Math::e4m3)
+    gemm::launch_e4m3(p, plan, l.stream);
+  else if (math == Math::e4m3_f16)
+    gemm::launch_e4m3_f16(p, plan, l.stream);
+  else if (math == Math::bf16_wide)
+    gemm::launch_bf16_wide(p, plan, l.stream);
+  else
+    gemm::launch_bf16(p, plan, l.stream);
+}
+
+}  // namespace
+
+template <typename Args>
+bool linear_sm80_can_run(const Args& a, const DeviceInfo& d) {
+  return d.backend == Backend::cuda && d.compute_capability >= 80 && shapes_fit(a);
+}
+template bool linear_sm80_can_run(const LinearFp8Args&, const DeviceInfo&);
+template bool linear_sm80_can_run(const LinearBf16Args&, const DeviceInfo&);
+template bool linear_sm80_can_run(const LinearF32Args&, const DeviceInfo&);
+
+bool linear_sm89_can_run(const LinearFp8Args& a, const DeviceInfo& d) {
+  return d.compute_capability >= 89 && linear_sm80_can_run(a, d);
+}
+
+template <typename Args>
+bool linear_sm90_can_run(const Args& a, const DeviceInfo& d) {
+  return has_clusters(d) && linear_sm80_can_run(a, d);
+}
+template bool linear_sm90_can_run(const LinearFp8Args&, const DeviceInfo&);
+template bool linear_sm90_can_run(const LinearBf16Args&, const DeviceInfo&);
+template bool linear_sm90_can_run(const LinearF32Args&, const DeviceInfo&);
+
+void linear_fp8_sm80(const LinearFp8Args& a, const Launch& l) {
+  run(Math::e4m3_f16, a, l, false, false);
+}
+void linear_fp8_sm89(const LinearFp8Args& a, const Launch& l) {
+  run(Math::e4m3, a, l, false, false);
+}
+void linear_fp8_sm90(const LinearFp8Args& a, const Launch& l) {
+  run(Math::e4m3_wide, a, l, true, false);
+}
+void linear_fp8_sm90_exact(const LinearFp8Args& a, const Launch& l) {
+  run(Math::e4m3_f16, a, l, true, false);
+}
+void linear_fp8_sm90_early(const LinearFp8Args& a, const Launch& l) {
+  run(Math::e4m3_wide, a, l, true, true);
+}
+
+void linear_f32_sm90_early(const LinearF32Args& a, const Launch& l) { run(Math::bf16_wide, a, l, true, true); }
+void linear_bf16_sm80(const LinearBf16Args& a, const Launch& l) {
+  run(Math::bf16, a, l, false, false);
+}
+void linear_bf16_sm90(const LinearBf16Args& a, const Launch& l) {
+  run(Math::bf16_wide, a, l, true, false);
+}
+void linear_f32_sm80(const LinearF32Args& a, const Launch& l) {
+  run(Math::bf16, a, l, false, false);
+}
+void linear_f32_sm90(const LinearF32Args& a, const Launch& l) {
+  run(Math::bf16_wide, a, l, true, false);
+}
+
+}  // namespace fathom::ops
+#endif

@@ -1,0 +1,275 @@
+// The small-T product kernel itself, run on the host by the emulator and compared with the reference.
+#define FATHOM_GPU_EMULATOR
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "ops/gpu_emulator.h"
+#include "ops/linear/gemm_wide.cuh"
+#include "ops/linear/linear.h"
+
+namespace fathom::ops {
+
+void linear_fp8_ref(const LinearFp8Args& a, const Launch&);
+void linear_bf16_ref(const LinearBf16Args& a, const Launch&);
+void linear_f32_ref(const LinearF32Args& a, const Launch&);
+
+namespace {
+
+using gemm::Math;
+using gemm::Params;
+using gemm::Plan;
+
+template <Math kMath, int kTiles>
+void emulate(const Params& p, const Plan& plan, unsigned seed) {
+  device::emulator::run_grid(plan.cluster, (p.groups + plan.group_warps - 1) / plan.group_warps,
+                             (p.tokens + plan.token_tile() - 1) / plan.token_tile(), plan.threads(), plan.shared_bytes,
+                             plan.cluster > 1, seed, [&](std::byte* shared) {
+                               if constexpr (gemm::is_wide(kMath))
+                                 gemm::wide_block<kMath, kTiles>(p, shared);
+                               else
+                                 gemm::gemm_block<kMath, kTiles>(p, shared);
+                             });
+}
+
+template <Math kMath>
+void emulate(Params p, const Plan& plan, unsigned seed = 1) {
+  gemm::set_plan(p, plan);
+  if (plan.tiles == 1) return emulate<kMath, 1>(p, plan, seed);
+  if (plan.tiles == 2) return emulate<kMath, 2>(p, plan, seed);
+  if (plan.tiles == 4) return emulate<kMath, 4>(p, plan, seed);
+  emulate<kMath, 8>(p, plan, seed);
+}
+
+/// Storage of arguments; rows are padded and padding, like outputs, starts as NaN.
+struct Problem {
+  int64_t tokens, k, x_stride, y_stride;
+  std::vector<int64_t> rows;
+  std::vector<e4m3> x8;
+  std::vector<e8m0> x_scale;
+  std::vector<bf16> x16;
+  std::vector<std::vector<e4m3>> w8;
+  std::vector<std::vector<e8m0>> w_scale;
+  std::vector<std::vector<bf16>> w16, y16;
+  std::vector<std::vector<float>> y32;
+
+  Problem(int64_t t, int64_t depth, std::vector<int64_t> n, unsigned seed)
+      : tokens(t), k(depth), x_stride(depth + 16), rows(std::move(n)) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    const auto code = [&] {
+      uint8_t c;
+      do c = static_cast<uint8_t>(random());
+      while ((c & 0x7F) == 0x7F);
+      return e4m3{c};
+    };
+    const auto scale = [&](int low) { return e8m0{static_cast<uint8_t>(127 + low + static_cast<int>(random() % 4))}; };
+    y_stride = *std::max_element(rows.begin(), rows.end()) + 3;
+    x8.assign(t * x_stride, e4m3{0x7F}), x16.assign(t * x_stride, bf16{0x7FC0});
+    const int64_t blocks = (depth + 127) / 128;
+    for (int64_t i = 0; i < t; ++i)
+      for (int64_t c = 0; c < depth; ++c)
+        x8[i * x_stride + c] = code(), x16[i * x_stride + c] = to_bf16(normal(random));
+    for (int64_t i = 0; i < t * (blocks + 1); ++i) x_scale.push_back(scale(-9));
+    for (const int64_t m : rows) {
+      auto& codes = w8.emplace_back();
+      auto& values = w16.emplace_back();
+      auto& scales = w_scale.emplace_back();
+      for (int64_t i = 0; i < m * depth; ++i)
+        codes.push_back(code()), values.push_back(to_bf16(normal(random) * 0.02f));
+      for (int64_t i = 0; i < (m + 127) / 128 * blocks; ++i) scales.push_back(scale(-14));
+    }
+    poison();
+  }
+
+  void poison() {
+    y16.assign(rows.size(), std::vector<bf16>(tokens * y_stride, bf16{0x7FC0}));
+    y32.assign(rows.size(), std::vector<float>(tokens * y_stride, NAN));
+  }
+
+  template <typename T>
+  View<T, 2> view(T* data, int64_t r, int64_t c, int64_t stride) const {
+    View<T, 2> v(data, r, c);
+    v.stride[0] = stride;
+    return v;
+  }
+  LinearFp8Args fp8(int64_t first = 0, int64_t count = -1) {
+    const int64_t n = count < 0 ? tokens : count, blocks = k / 128;
+    LinearFp8Args a;
+    a.x = view<const e4m3>(x8.data() + first * x_stride, n, k, x_stride);
+    a.x_scale = view<const e8m0>(x_scale.data() + first * (blocks + 1), n, blocks, blocks + 1);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      auto& p = a.part[a.parts++];
+      p.w = {View<const e4m3, 2>(w8[i].data(), rows[i], k),
+             View<const e8m0, 2>(w_scale[i].data(), (rows[i] + 127) / 128, blocks)};
+      p.y = view(y16[i].data() + first * y_stride, n, rows[i], y_stride);
+    }
+    return a;
+  }
+  LinearF32Args f32() {
+    LinearF32Args a;
+    a.x = view<const bf16>(x16.data(), tokens, k, x_stride);
+    for (size_t i = 0; i < rows.size(); ++i)
+      a.part[a.parts++] = {View<const bf16, 2>(w16[i].data(), rows[i], k),
+                           view(y32[i].data(), tokens, rows[i], y_stride)};
+    return a;
+  }
+  LinearBf16Args b16(float factor) {
+    LinearBf16Args a;
+    a.x = view<const bf16>(x16.data(), tokens, k, x_stride), a.w = View<const bf16, 2>(w16[0].data(), rows[0], k);
+    a.factor = factor, a.y = view(y16[0].data(), tokens, rows[0], y_stride);
+    return a;
+  }
+};
+
+/// Largest error of a row relative to its largest element; a written element must not be NaN, padding must stay NaN.
+template <typename T>
+double worst_error(const Problem& p, const std::vector<std::vector<T>>& got, const std::vector<std::vector<T>>& want) {
+  const auto value = [](T v) {
+    if constexpr (std::is_same_v<T, float>)
+      return v;
+    else
+      return to_float(v);
+  };
+  double worst = 0;
+  for (size_t i = 0; i < p.rows.size(); ++i)
+    for (int64_t t = 0; t < p.tokens; ++t) {
+      double largest = 0, error = 0;
+      for (int64_t n = 0; n < p.y_stride; ++n) {
+        const double a = value(got[i][t * p.y_stride + n]), b = value(want[i][t * p.y_stride + n]);
+        if (std::isnan(a) != (n >= p.rows[i])) return INFINITY;
+        if (n < p.rows[i]) largest = std::max(largest, std::abs(b)), error = std::max(error, std::abs(a - b));
+      }
+      worst = std::max(worst, error / largest);
+    }
+  return worst;
+}
+
+DeviceInfo gpu(int capability, int sms, int64_t shared) {
+  return {Backend::cuda, capability, sms, shared, 0};
+}
+const DeviceInfo kH200 = gpu(90, 132, 227 * 1024), kSmall = gpu(80, 8, 99 * 1024);
+
+template <Math kMath>
+void expect_fp8(int64_t tokens, int64_t k, const std::vector<int64_t>& rows, const DeviceInfo& device, bool clusters) {
+  Problem p(tokens, k, rows, 7);
+  linear_fp8_ref(p.fp8(), {});
+  const auto want = p.y16;
+  p.poison();
+  const Params params = gemm::pack(p.fp8());
+  const Plan plan = gemm::make_plan(kMath, params.groups, params.units, tokens, device, clusters);
+  emulate<kMath>(params, plan);
+  EXPECT_LE(worst_error(p, p.y16, want), 4e-3) << tokens << " x " << k << ", slices " << plan.slices() << ", cluster "
+                                               << plan.cluster << ", groups " << plan.group_warps;
+}
+
+TEST(LinearEmulated, Fp8ProductsMatchTheReference) {
+  expect_fp8<Math::e4m3>(1, 128, {16}, kH200, false);
+  expect_fp8<Math::e4m3>(3, 640, {40, 7, 129}, kH200, false);
+  expect_fp8<Math::e4m3>(5, 1152, {33}, kH200, true);
+  expect_fp8<Math::e4m3>(17, 1280, {48, 16}, kH200, true);
+  expect_fp8<Math::e4m3>(40, 2048, {24}, kSmall, false);
+  expect_fp8<Math::e4m3>(70, 512, {20}, kH200, true);
+}
+
+TEST(LinearEmulated, Fp8ProductsWidenedToFp16MatchTheReference) {
+  expect_fp8<Math::e4m3_f16>(1, 128, {16}, kH200, false);
+  expect_fp8<Math::e4m3_f16>(3, 640, {40, 7, 129}, kH200, false);
+  expect_fp8<Math::e4m3_f16>(9, 2304, {33}, kSmall, false);
+  expect_fp8<Math::e4m3_f16>(20, 1280, {48, 16}, kH200, true);
+}
+
+TEST(LinearEmulated, Fp8ProductsByWarpgroupsMatchTheReference) {
+  expect_fp8<Math::e4m3_wide>(1, 128, {16}, kH200, true);
+  expect_fp8<Math::e4m3_wide>(3, 640, {40, 7, 129}, kH200, true);
+  expect_fp8<Math::e4m3_wide>(9, 2304, {33}, kH200, true);
+  expect_fp8<Math::e4m3_wide>(20, 1280, {48, 16}, kH200, true);
+  expect_fp8<Math::e4m3_wide>(70, 512, {20}, kH200, true);
+}
+
+TEST(LinearEmulated, LongRowsComeInChunks) {
+  Problem p(4, 128 * 25, {16}, 3);
+  linear_fp8_ref(p.fp8(), {});
+  const auto want = p.y16;
+  const Params params = gemm::pack(p.fp8());
+  Plan plan;
+  plan.log2_slices = 1, plan.slice_warps = 2, plan.shared_bytes = 200 * 1024;
+  const auto expect_right = [&](auto run, Math math, int tiles) {
+    plan.tiles = tiles, plan.chunk_units = std::max(2, gemm::chunk_step(math, tiles));
+    plan.group_warps = gemm::least_group_warps(math);
+    p.poison();
+    run();
+    EXPECT_LE(worst_error(p, p.y16, want), 4e-3) << tiles;
+  };
+  for (const int tiles : {1, 2, 4, 8}) {
+    expect_right([&] { emulate<Math::e4m3>(params, plan); }, Math::e4m3, tiles);
+    expect_right([&] { emulate<Math::e4m3_f16>(params, plan); }, Math::e4m3_f16, tiles);
+    if (tiles < 8) expect_right([&] { emulate<Math::e4m3_wide>(params, plan); }, Math::e4m3_wide, tiles);
+  }
+}
+
+TEST(LinearEmulated, Bf16AndF32ProductsMatchTheReference) {
+  for (const auto& [tokens, k] : {std::pair<int64_t, int64_t>{1, 8}, {2, 200}, {9, 72}, {33, 712}, {6, 1096}}) {
+    Problem p(tokens, k, {40, 3, 18}, 11);
+    linear_f32_ref(p.f32(), {});
+    linear_bf16_ref(p.b16(0.011f), {});
+    const auto want32 = p.y32;
+    const auto want16 = p.y16[0];
+    const auto run = [&](const Params& params, Math math, bool clusters) {
+      const Plan plan = gemm::make_plan(math, params.groups, params.units, tokens, kH200, clusters);
+      if (math == Math::bf16) return emulate<Math::bf16>(params, plan);
+      emulate<Math::bf16_wide>(params, plan);
+    };
+    for (const auto& [math, clusters] : {std::pair{Math::bf16, false}, {Math::bf16, true}, {Math::bf16_wide, true}}) {
+      p.poison();
+      run(gemm::pack(p.f32()), math, clusters);
+      EXPECT_LE(worst_error(p, p.y32, want32), 3e-6) << tokens << " x " << k;
+      run(gemm::pack(p.b16(0.011f)), math, clusters);
+      Problem one = p;
+      one.rows.resize(1);
+      const std::vector<std::vector<bf16>> got{p.y16[0]}, want{want16};
+      EXPECT_LE(worst_error(one, got, want), 8e-3) << tokens << " x " << k;
+    }
+  }
+}
+
+TEST(LinearEmulated, ARowHasTheSameBitsWhateverTheBatch) {
+  Problem p(40, 1152, {40, 16}, 5);
+  const auto run = [&](int64_t first, int64_t count, const DeviceInfo& device, bool clusters) {
+    p.poison();
+    const Params params = gemm::pack(p.fp8(first, count));
+    emulate<Math::e4m3>(params, gemm::make_plan(Math::e4m3, params.groups, params.units, count, device, clusters));
+    std::vector<uint16_t> row;
+    for (size_t i = 0; i < p.rows.size(); ++i)
+      for (int64_t n = 0; n < p.rows[i]; ++n) row.push_back(p.y16[i][21 * p.y_stride + n].bits);
+    return row;
+  };
+  const auto alone = run(21, 1, kH200, false);
+  EXPECT_EQ(alone, run(21, 1, kH200, true));
+  EXPECT_EQ(alone, run(16, 12, kH200, true));
+  EXPECT_EQ(alone, run(0, 40, kH200, true));
+  EXPECT_EQ(alone, run(0, 40, kSmall, false));
+}
+
+TEST(LinearPlan, KeepsSlicesAndLimitsForEveryShapeAndDevice) {
+  for (const Math math : {Math::e4m3, Math::e4m3_f16, Math::e4m3_wide, Math::bf16, Math::bf16_wide})
+    for (const DeviceInfo& device : {kH200, kSmall, gpu(120, 188, 99 * 1024), gpu(80, 108, 163 * 1024)})
+      for (const int groups : {1, 4, 16, 96, 160, 256, 2048, 8080})
+        for (const int units : {1, 3, 8, 32, 64, 130}) {
+          if (gemm::is_wide(math) && device.compute_capability != 90) continue;
+          const int slices = gemm::make_plan(math, groups, units, 1, kH200, true).log2_slices;
+          for (const int64_t tokens : {1, 8, 9, 16, 17, 33, 64, 65, 256, 2048}) {
+            const Plan p = gemm::make_plan(math, groups, units, tokens, device, device.compute_capability == 90);
+            ASSERT_EQ(p.log2_slices, slices);
+            ASSERT_EQ(p.slices(), p.cluster * p.slice_warps);
+            ASSERT_LE(p.threads(), 32 * gemm::most_warps(math, p.tiles));
+            ASSERT_EQ(p.group_warps % gemm::least_group_warps(math), 0);
+            ASSERT_LE(p.shared_bytes, static_cast<size_t>(device.shared_bytes));
+            ASSERT_TRUE(p.chunk_units >= gemm::longest_slice(units, slices) ||
+                        p.chunk_units % gemm::chunk_step(math, p.tiles) == 0);
+          }
+        }
+}
+
+}  // namespace
+}  // namespace fathom::ops
