@@ -161,6 +161,16 @@ TEST(Books, BalanceUnderRandomUseAndReserveChangesNothingWhenItFails) {
   });
 }
 
+TEST(Books, BytesNeededIsWhatACacheTakes) {
+  const auto& config = Fairy::get().checkpoint.config();
+  for (const CacheBudget budget :
+       {CacheBudget{1, 1, -1, 0}, CacheBudget{4096, 3, -1, 2}, CacheBudget{100000, 64, 0, 0}}) {
+    const int64_t needed = Cache::bytes_needed(config, budget), taken = Cache(config, budget).usage().bytes;
+    EXPECT_LE(needed, taken);
+    EXPECT_LE(taken, needed + 64 * 8 * (config.num_layers + budget.draft_stages)) << "more than rounding to 64 bytes";
+  }
+}
+
 TEST(Books, ACacheThatIsFullRefusesCleanly) {
   Runner run("cpu", 256, 1);
   const SequenceId id = run.cache.create();

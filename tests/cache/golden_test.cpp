@@ -86,8 +86,8 @@ TEST_P(Prompt, FastOpsContinueTheSameUpToANearTie) {
   const auto margin = file.copy<float>("greedy_margin");
   const size_t step = follow(run, file, file.copy<int32_t>("greedy"));
   // One ulp grows through requantisation (tests/reference/README.md): the first difference must be at a token whose
-  // two best logits were close. Logits have a spread of several units.
-  if (step < margin.size()) EXPECT_LT(margin[step], 0.5f) << "at step " << step;
+  // two best logits were close. Logits have a spread of several units; measured: 0.02 to 0.08.
+  if (step < margin.size()) EXPECT_LT(margin[step], 0.2f) << "at step " << step;
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, Prompt, testing::Values("plain", "chat", "passage300", "passage1500"),
@@ -112,7 +112,8 @@ TEST_P(Block, EachBlockFromExactInputsStaysWithinTheNoiseFloor) {
   const auto& config = run.model.config();
   // "scale x (1+1e-6)" of tests/reference/README.md; block 0 has no measured noise there, so it gets that of the
   // others.
-  const double floor = 0.011;
+  // The references round where ref.py does: only its float exp and log1p differ. Measured: 0.0001 to 0.0007.
+  const double limit = std::string(GetParam()) == "ref" ? 0.002 : 1.5 * 0.011;
   for (int i = 0; i < config.num_layers; ++i) {
     const SequenceId id = run.cache.create();
     ASSERT_TRUE(run.cache.reserve(id, static_cast<int64_t>(ids.size())));
@@ -130,7 +131,7 @@ TEST_P(Block, EachBlockFromExactInputsStaysWithinTheNoiseFloor) {
       error += difference * difference, norm += update * update;
     }
     const double relative = std::sqrt(error / norm);
-    EXPECT_LE(relative, 1.5 * floor) << "block " << i;
+    EXPECT_LE(relative, limit) << "block " << i;
     RecordProperty("block" + std::to_string(i), std::to_string(relative));
     std::printf("  %s block %d: relative error of the update %.5f\n", GetParam(), i, relative);
     run.cache.release(id);
