@@ -1,0 +1,88 @@
+// Plans of the CUDA decode kernels: made on the host from static shapes.
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "ops/sparse_attention/decode_plan.h"
+
+namespace fathom::ops::sparse_decode {
+namespace {
+
+SparseAttentionArgs shapes(int64_t tokens, int64_t heads, int64_t rows, RowFormat format = RowFormat::v4) {
+  static const int32_t index = 0;
+  SparseAttentionArgs a;
+  a.q.size[0] = tokens, a.q.size[1] = heads, a.q.size[2] = kHeadDim;
+  a.format = format;
+  a.extra.index = View<const int32_t, 2>(&index, tokens, rows);
+  return a;
+}
+
+constexpr DeviceInfo kH200{Backend::cuda, 90, 132, 227 << 10, 60 << 20};
+constexpr DeviceInfo kRtx{Backend::cuda, 120, 188, 99 << 10, 128 << 20};
+
+TEST(SparseDecodePlan, SplitsFewTokensAndLeavesManyWhole) {
+  EXPECT_GE(choose_plan(shapes(1, 64, 640), kH200, false).splits, 10);
+  EXPECT_EQ(choose_plan(shapes(128, 64, 640), kH200, false).splits, 1);
+  EXPECT_TRUE(choose_plan(shapes(64, 64, 640), kH200, true).wide);
+  EXPECT_FALSE(choose_plan(shapes(64, 64, 640), kH200, false).wide);
+  EXPECT_FALSE(choose_plan(shapes(64, 64, 640, RowFormat::bf16), kH200, true).wide);
+}
+
+TEST(SparseDecodePlan, ExactPlanIgnoresTheNumberOfTokens) {
+  for (const DeviceInfo& device : {kH200, kRtx})
+    for (int64_t heads : {4, 16, 24, 64, 128}) {
+      const Plan alone = choose_exact_plan(shapes(1, heads, 1152), device);
+      for (int64_t tokens : {2, 7, 64, 512}) {
+        const Plan batch = choose_exact_plan(shapes(tokens, heads, 1152), device);
+        EXPECT_EQ(batch.block_heads, alone.block_heads);
+        EXPECT_EQ(batch.splits, alone.splits);
+        EXPECT_EQ(batch.wide, alone.wide);
+      }
+    }
+}
+
+TEST(SparseDecodePlan, WaitsOnlyWhenAllBlocksAreResident) {
+  for (const DeviceInfo& device : {kH200, kRtx})
+    for (int64_t tokens : {1, 2, 4, 8, 16, 32, 64, 128, 300}) {
+      const Plan plan = choose_plan(shapes(tokens, 64, 640), device, false);
+      const int64_t blocks = tokens * ((64 + plan.block_heads - 1) / plan.block_heads) * plan.splits;
+      const int64_t per_sm = plan.block_heads == 16 && device.shared_bytes >= 200 << 10 ? 2 : 1;
+      if (plan.patience) {
+        EXPECT_LE(blocks, per_sm * device.sm_count);
+      }
+    }
+}
+
+TEST(SparseDecodePlan, CountersLieAtTheSamePlaceForEveryShape) {
+  size_t zeroed = 0;
+  for (int64_t tokens : {1, 3, 20}) {
+    const auto args = shapes(tokens, 64, 640);
+    const Workspace space = workspace_for(args, {32, 4});
+    if (zeroed) {
+      EXPECT_EQ(space.zeroed, zeroed);
+    }
+    zeroed = space.zeroed;
+    EXPECT_GE(space.state_at, space.zeroed);
+    EXPECT_GE(space.total, space.partial_at + static_cast<size_t>(tokens) * 2 * 4 * 32 * kHeadDim * sizeof(float));
+  }
+  EXPECT_EQ(workspace_for(shapes(128, 64, 640), {64, 1}).total, 0u);
+  EXPECT_THROW(workspace_for(shapes(60000, 64, 640), {16, 2}), Error);
+  EXPECT_EQ(choose_plan(shapes(60000, 64, 640), kRtx, false).splits, 1);
+}
+
+TEST(SparseDecodePlan, RefusesShapesThatTheKernelsCannotRead) {
+  alignas(64) static bf16 q[2 * 8 * kHeadDim], out[2 * 8 * kHeadDim];
+  SparseAttentionArgs a;
+  a.q = View<const bf16, 3>(q, int64_t{2}, int64_t{8}, int64_t{kHeadDim});
+  a.out = View<bf16, 3>(out, int64_t{2}, int64_t{8}, int64_t{kHeadDim});
+  EXPECT_TRUE(shapes_fit(a));
+  a.q.stride[1] = kHeadDim + 4;  // rows would not start at multiples of 16 bytes
+  EXPECT_FALSE(shapes_fit(a));
+  a.q.stride[1] = kHeadDim;
+  a.out.data = out + 1;
+  EXPECT_FALSE(shapes_fit(a));
+  a.out.data = nullptr;  // neither output nor codes
+  EXPECT_FALSE(shapes_fit(a));
+}
+
+}  // namespace
+}  // namespace fathom::ops::sparse_decode
