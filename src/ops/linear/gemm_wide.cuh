@@ -200,8 +200,8 @@ FATHOM_DEVICE void wide_block(const Params& p, std::byte* shared) {
     if (i < count) copy_wide_unit<kMath>(source, p.x, staging.ring + i * staging.kStage + own_rows, i, lane);
     device::copy_async_commit();
   }
-  device::let_next_kernel_start();
   device::wait_for_previous_kernel();
+  device::let_next_kernel_start();  // not earlier: whoever starts may rely on all that came before this kernel
 
   const int held = place.slice * p.chunk_units;  // units of the slices before
   const float* scales = staging.scales + held * staging.kTokens + lane % 4 * 2;

@@ -1,7 +1,10 @@
 // The CUDA variants of the three products: conditions and launches.
 //
-// Pointers of x and weights must be multiples of 16 bytes, rows likewise (strides). Weights must be complete before
-// the launch is enqueued in a stream that allows early starts: "sm90" reads them before the previous kernel has ended.
+//   sm80   fp8 widened to fp16 by integer instructions; bf16
+//   sm89   fp8 tensor cores (on sm_90 the compiler makes fp16 products of them)
+//   sm90   warpgroup products of fp16 or bf16, blocks in clusters; fp8 starts while the previous kernel ends
+// Pointers of x and of weights, and their row strides, must be multiples of 16 bytes. "sm90" reads fp8 codes before the
+// previous kernel of the stream has ended: weights must not be written by it.
 #ifdef FATHOM_HAVE_CUDA
 #include "ops/linear/gemm_params.h"
 
@@ -32,16 +35,17 @@ bool shapes_fit(const LinearF32Args& a) {
   return good;
 }
 
-bool has_clusters(const DeviceInfo& d) {
-  return d.compute_capability >= 90 && d.compute_capability < 120;
+/// wgmma exists on sm_90 alone.
+bool has_warpgroup_products(const DeviceInfo& d) {
+  return d.compute_capability == 90;
 }
 
 template <typename Args>
-void run(Math math, const Args& a, const Launch& l, bool clusters, bool early) {
+void run(Math math, const Args& a, const Launch& l) {
   gemm::Params p = gemm::pack(a);
   if (p.tokens == 0 || p.groups == 0) return;
-  gemm::Plan plan = gemm::make_plan(math, p.groups, p.units, p.tokens, l.device, clusters);
-  plan.early = early;
+  gemm::Plan plan = gemm::make_plan(math, p.groups, p.units, p.tokens, l.device, gemm::is_wide(math));
+  plan.early = math == Math::e4m3_wide;
   gemm::set_plan(p, plan);
   if (math == Math::e4m3_wide)
     gemm::launch_e4m3_wide(p, plan, l.stream);
@@ -71,40 +75,32 @@ bool linear_sm89_can_run(const LinearFp8Args& a, const DeviceInfo& d) {
 
 template <typename Args>
 bool linear_sm90_can_run(const Args& a, const DeviceInfo& d) {
-  return has_clusters(d) && linear_sm80_can_run(a, d);
+  return has_warpgroup_products(d) && linear_sm80_can_run(a, d);
 }
 template bool linear_sm90_can_run(const LinearFp8Args&, const DeviceInfo&);
 template bool linear_sm90_can_run(const LinearBf16Args&, const DeviceInfo&);
 template bool linear_sm90_can_run(const LinearF32Args&, const DeviceInfo&);
 
 void linear_fp8_sm80(const LinearFp8Args& a, const Launch& l) {
-  run(Math::e4m3_f16, a, l, false, false);
+  run(Math::e4m3_f16, a, l);
 }
 void linear_fp8_sm89(const LinearFp8Args& a, const Launch& l) {
-  run(Math::e4m3, a, l, false, false);
+  run(Math::e4m3, a, l);
 }
 void linear_fp8_sm90(const LinearFp8Args& a, const Launch& l) {
-  run(Math::e4m3_wide, a, l, true, false);
+  run(Math::e4m3_wide, a, l);
 }
-void linear_fp8_sm90_exact(const LinearFp8Args& a, const Launch& l) {
-  run(Math::e4m3_f16, a, l, true, false);
-}
-void linear_fp8_sm90_early(const LinearFp8Args& a, const Launch& l) {
-  run(Math::e4m3_wide, a, l, true, true);
-}
-
-void linear_f32_sm90_early(const LinearF32Args& a, const Launch& l) { run(Math::bf16_wide, a, l, true, true); }
 void linear_bf16_sm80(const LinearBf16Args& a, const Launch& l) {
-  run(Math::bf16, a, l, false, false);
+  run(Math::bf16, a, l);
 }
 void linear_bf16_sm90(const LinearBf16Args& a, const Launch& l) {
-  run(Math::bf16_wide, a, l, true, false);
+  run(Math::bf16_wide, a, l);
 }
 void linear_f32_sm80(const LinearF32Args& a, const Launch& l) {
-  run(Math::bf16, a, l, false, false);
+  run(Math::bf16, a, l);
 }
 void linear_f32_sm90(const LinearF32Args& a, const Launch& l) {
-  run(Math::bf16_wide, a, l, true, false);
+  run(Math::bf16_wide, a, l);
 }
 
 }  // namespace fathom::ops
