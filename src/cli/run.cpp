@@ -206,6 +206,7 @@ Outcome generate(const Flags& f, const LoadedModel& m, Recorder& recorder, std::
     });
   }
   keep(text.finish());
+  if (text.stopped() && out.finish == FinishReason::length) out.finish = FinishReason::stop;  // met by the last token
   printer.finish();
   if (out.finish == FinishReason::failed) fail("after {} tokens: {}", out.tokens.size(), error);
   out.first_seconds = seconds_between(start, first), out.decode_seconds = seconds_between(first, last);

@@ -146,6 +146,16 @@ TEST(Json, NamesTheModelByItsFolderHoweverThatIsWritten) {
     EXPECT_EQ(run_json(words(fairy().string() + suffix))["model"], "fairy") << suffix;
 }
 
+TEST(Json, SaysStopWhenTheLastTokenMeetsAStopString) {
+  for (const char* most : {"1", "9"}) {
+    const json answer =
+        run_json({"run", fairy(), "Once upon a time", "-n", most, "--temperature", "0", "--stop", "there"});
+    EXPECT_EQ(answer["text"], " ");
+    EXPECT_EQ(answer["finish_reason"], "stop") << most;
+    EXPECT_EQ(answer["usage"]["completion_tokens"], 1);
+  }
+}
+
 TEST(Json, BytesOfATokenDoNotDependOnHowThePromptWasCut) {
   const auto bytes = [](const char* chunk) {
     return run_json(words(fairy(), {"--chunk", chunk}))["timing"]["decode_bytes_per_token"].get<double>();
