@@ -190,10 +190,14 @@ class ChunkParser {
   }
 
   uint32_t row(std::string_view device) {
+    // Neighbours mostly share their row.
+    if (same_row_ && event_.pid.text == row_pid_ && event_.tid.text == row_tid_ && device == row_device_)
+      return last_row_;
+    same_row_ = true;
+    row_pid_ = event_.pid.text, row_tid_ = event_.tid.text, row_device_ = device;
     RowKey key{out_.names.add(event_.pid), out_.names.add(event_.tid), 0};
     if (!device.empty()) key.device = out_.names.add({device, true, false, false});
     auto& rows = out_.store.rows;
-    if (last_row_ < rows.size() && rows[last_row_] == key) return last_row_;
     const auto [at, added] = row_ids_.try_emplace(key, static_cast<uint32_t>(rows.size()));
     if (added) rows.push_back(key);
     return last_row_ = at->second;
@@ -324,6 +328,8 @@ class ChunkParser {
   RawEvent event_;
   size_t last_category_ = SIZE_MAX;
   EventClass last_class_ = EventClass::ignored;
+  bool same_row_ = false;
+  std::string_view row_pid_, row_tid_, row_device_;
   uint32_t last_row_ = 0;
   std::unordered_map<RowKey, uint32_t, RowHash> row_ids_;
 };

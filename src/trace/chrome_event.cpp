@@ -137,37 +137,52 @@ HostKind classify_call(std::string_view name) {
 }
 
 void scan_args(std::string_view args, RawArgs& out) {
+  LaunchShape& shape = out.shape;
   for_each_member(args, [&](const RawText& key, const RawText& value) {
     const std::string_view k = key.text;
-    if (k == "correlation") {
-      if (value.present) parse_integer(value.text, out.correlation);
-    } else if (k == "device") {
-      if (value.present) out.device = value.text;
-    } else if (k == "grid") {
-      read_dimensions(value.text, out.shape.grid);
-    } else if (k == "block") {
-      read_dimensions(value.text, out.shape.block);
-    } else if (k == "registers per thread") {
-      out.shape.registers = as_u32(value);
-    } else if (k == "shared memory") {
-      out.shape.shared_bytes = as_u32(value);
-    } else if (k == "blocks per SM") {
-      out.shape.blocks_per_sm = as_figure(value);
-    } else if (k == "warps per SM") {
-      out.shape.warps_per_sm = as_figure(value);
-    } else if (k == "est. achieved occupancy %") {
-      out.shape.reported_occupancy = value.present ? static_cast<int32_t>(std::min(as_u32(value), 1000u)) : -1;
-    } else if (k == "bytes") {
-      if (value.present) parse_integer(value.text, out.shape.bytes);
-    } else if (k == "Collective name") {
-      out.collective = value;
-    } else if (k == "Process Group Ranks") {
-      out.group = value;
-      if (!value.present) out.group.text = value.text, out.group.present = true;
-    } else if (k == "In msg nelems") {
-      if (value.present) parse_integer(value.text, out.shape.elements_in);
-    } else if (k == "Group size") {
-      out.shape.group_size = static_cast<int32_t>(std::min(as_u32(value), 1u << 30));
+    switch (k.size()) {  // told apart by length first: this runs for every member
+      case 4:
+        if (k == "grid") read_dimensions(value.text, shape.grid);
+        break;
+      case 5:
+        if (k == "block") read_dimensions(value.text, shape.block);
+        if (k == "bytes" && value.present) parse_integer(value.text, shape.bytes);
+        break;
+      case 6:
+        if (k == "device" && value.present) out.device = value.text;
+        break;
+      case 10:
+        if (k == "Group size") shape.group_size = static_cast<int32_t>(std::min(as_u32(value), 1u << 30));
+        break;
+      case 11:
+        if (k == "correlation" && value.present) parse_integer(value.text, out.correlation);
+        break;
+      case 12:
+        if (k == "warps per SM") shape.warps_per_sm = as_figure(value);
+        break;
+      case 13:
+        if (k == "shared memory") shape.shared_bytes = as_u32(value);
+        if (k == "blocks per SM") shape.blocks_per_sm = as_figure(value);
+        if (k == "In msg nelems" && value.present) parse_integer(value.text, shape.elements_in);
+        break;
+      case 15:
+        if (k == "Collective name") out.collective = value;
+        break;
+      case 19:
+        if (k == "Process Group Ranks") {
+          out.group = value;
+          if (!value.present) out.group.text = value.text, out.group.present = true;
+        }
+        break;
+      case 20:
+        if (k == "registers per thread") shape.registers = as_u32(value);
+        break;
+      case 25:
+        if (k == "est. achieved occupancy %")
+          shape.reported_occupancy = value.present ? static_cast<int32_t>(std::min(as_u32(value), 1000u)) : -1;
+        break;
+      default:
+        break;
     }
   });
 }

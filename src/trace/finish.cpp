@@ -1,5 +1,7 @@
 #include "trace/finish.h"
 
+#include <tbb/parallel_sort.h>
+
 #include <algorithm>
 #include <tuple>
 
@@ -34,11 +36,18 @@ std::optional<int> rank_of_label(std::string_view label) {
 }
 
 void sort_all(Trace& trace) {
-  const auto key = [&](const GpuEvent& e) {
-    return std::tuple(index(trace.device_of(e)), e.start, -e.duration, index(e.stream), index(e.name));
+  const bool one_device = trace.devices.size() < 2;
+  const auto before = [&](const GpuEvent& a, const GpuEvent& b) {
+    if (!one_device) {
+      const DeviceId x = trace.device_of(a), y = trace.device_of(b);
+      if (x != y) return x < y;
+    }
+    if (a.start != b.start) return a.start < b.start;
+    return std::tuple(-a.duration, index(a.stream), index(a.name), a.correlation, index(a.shape)) <
+           std::tuple(-b.duration, index(b.stream), index(b.name), b.correlation, index(b.shape));
   };
-  std::stable_sort(trace.events.begin(), trace.events.end(),
-                   [&](const GpuEvent& a, const GpuEvent& b) { return key(a) < key(b); });
+  if (!std::is_sorted(trace.events.begin(), trace.events.end(), before))
+    tbb::parallel_sort(trace.events.begin(), trace.events.end(), before);
   const auto by_start = [](const auto& a, const auto& b) {
     return std::tuple(a.start, -a.duration) < std::tuple(b.start, -b.duration);
   };

@@ -16,12 +16,6 @@ constexpr bool is_letter(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
 }
 
-/// Bytes that numbers and bare words are made of. '#', '(' and ')' occur in the NaN spellings of Windows.
-constexpr bool is_token_byte(char c) {
-  return is_digit(c) || is_letter(c) || c == '.' || c == '-' || c == '+' || c == '#' || c == '_' || c == '(' ||
-         c == ')';
-}
-
 int hex_digit(char c) {
   if (is_digit(c)) return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
@@ -41,23 +35,26 @@ bool is_non_finite(std::string_view word) {
   return starts("inf") || starts("nan") || word.find('#') != std::string_view::npos;
 }
 
-}  // namespace
-
-// First quote or backslash at or after `from`, or the end of the window.
-const char* JsonScanner::string_end(const char* from) const {
-#ifdef __SSE2__
-  const __m128i quote = _mm_set1_epi8('"'), backslash = _mm_set1_epi8('\\');
-  while (end - from >= 16) {
-    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
-    const auto hits = static_cast<unsigned>(
-        _mm_movemask_epi8(_mm_or_si128(_mm_cmpeq_epi8(bytes, quote), _mm_cmpeq_epi8(bytes, backslash))));
-    if (hits) return from + __builtin_ctz(hits);
-    from += 16;
-  }
-#endif
-  while (from != end && *from != '"' && *from != '\\') ++from;
-  return from;
+/// The common case: digits with at most `shift` decimals, everything within 18 digits.
+bool parse_plain(std::string_view text, int shift, int64_t& out) {
+  if (text.empty() || text.size() > 19 || shift < 0 || shift > 3) return false;
+  uint64_t digits = 0;
+  size_t i = 0;
+  for (; i < text.size() && is_digit(text[i]); ++i) digits = digits * 10 + static_cast<uint64_t>(text[i] - '0');
+  if (i == 0) return false;
+  int decimals = 0;
+  if (i < text.size() && text[i] == '.')
+    for (++i; i < text.size() && is_digit(text[i]) && decimals < shift; ++i, ++decimals)
+      digits = digits * 10 + static_cast<uint64_t>(text[i] - '0');
+  if (i != text.size()) return false;
+  if (decimals < shift && digits > std::numeric_limits<uint64_t>::max() / 1000) return false;
+  for (; decimals < shift; ++decimals) digits *= 10;
+  if (digits > static_cast<uint64_t>(std::numeric_limits<int64_t>::max())) return false;
+  out = static_cast<int64_t>(digits);
+  return true;
 }
+
+}  // namespace
 
 void JsonScanner::check_escape(const char* backslash) {
   const char c = backslash[1];
@@ -72,68 +69,27 @@ void JsonScanner::check_escape(const char* backslash) {
   }
 }
 
-Scan JsonScanner::string(RawText& out) {
-  const char* begin = at + 1;
-  const char* p = begin;
-  out.escaped = false;
-  for (;;) {
-    p = string_end(p);
-    if (p == end) return Scan::more;
-    if (*p == '"') break;
-    if (end - p < 2) return Scan::more;
-    out.escaped = true;
-    check_escape(p);
-    p += 2;
-  }
-  out.text = {begin, static_cast<size_t>(p - begin)};
-  out.present = out.quoted = true;
-  at = p + 1;
-  return Scan::ok;
-}
-
-Scan JsonScanner::token(RawText& out) {
-  const char* begin = at;
-  const char* p = at;
-  while (p != end && is_token_byte(*p)) ++p;
-  if (p == end) return Scan::more;
-  if (p == begin) return fail("expected a value");
-  out.text = {begin, static_cast<size_t>(p - begin)};
-  const char first = *begin == '-' || *begin == '+' ? (p - begin > 1 ? begin[1] : ' ') : *begin;
+// What is not a plain number: signs, long numbers, literals, inf and NaN.
+Scan JsonScanner::word(RawText& out) {
+  const std::string_view text = out.text;
+  if (text.empty()) return fail("expected a value");
+  const size_t sign = text[0] == '-' || text[0] == '+' ? 1 : 0;
+  const char first = sign < text.size() ? text[sign] : ' ';
   if (is_digit(first) || first == '.') {
-    if (out.text.size() >= 19 && out.text.find_first_not_of("0123456789-") == std::string_view::npos) {
-      int64_t ignored;
-      if (!parse_integer(out.text, ignored)) ++counts.big_integers;
-    }
-    if (out.text.find('#') != std::string_view::npos) ++counts.non_finite;
-  } else if (is_non_finite(out.text)) {
-    ++counts.non_finite;
-  } else if (out.text != "true" && out.text != "false" && out.text != "null" && out.text != "True" &&
-             out.text != "False" && out.text != "None" && out.text != "undefined") {
-    return fail("expected a value");
+    int64_t ignored;
+    if (text.size() >= 19 && text.find_first_not_of("0123456789-") == std::string_view::npos &&
+        !parse_integer(text, ignored))
+      ++counts.big_integers;
+    if (text.find('#') != std::string_view::npos) ++counts.non_finite;
+    return Scan::ok;
   }
-  out.present = true;
-  out.quoted = out.escaped = false;
-  at = p;
-  return Scan::ok;
-}
-
-Scan JsonScanner::key(RawText& out) {
-  if (const Scan s = string(out); s != Scan::ok) return s;
-  if (const Scan s = space(); s != Scan::ok) return s;
-  if (*at != ':') return fail("expected ':' after a key");
-  ++at;
-  return Scan::ok;
-}
-
-Scan JsonScanner::value(RawText& out) {
-  out = {};
-  if (at == end) return Scan::more;
-  if (*at == '"') return string(out);
-  if (*at != '{' && *at != '[') return token(out);
-  const char* begin = at;
-  const Scan s = container();
-  if (s == Scan::ok) out.text = {begin, static_cast<size_t>(at - begin)};
-  return s;
+  if (is_non_finite(text)) {
+    ++counts.non_finite;
+    return Scan::ok;
+  }
+  for (const std::string_view known : {"true", "false", "null", "True", "False", "None", "undefined"})
+    if (text == known) return Scan::ok;
+  return fail("expected a value");
 }
 
 // An object or array of any depth: a small automaton over `open_`, the stack of open brackets.
@@ -230,6 +186,7 @@ bool parse_scaled(std::string_view text, int shift, int64_t& out) {
   constexpr auto largest = static_cast<Wide>(std::numeric_limits<int64_t>::max());
   constexpr Wide enough =
       Wide{1'000'000'000'000'000'000} * 1'000'000'000;  // further digits are far below any unit here
+  if (parse_plain(text, shift, out)) return true;
   size_t i = !text.empty() && (text[0] == '-' || text[0] == '+') ? 1 : 0;
   const bool negative = i && text[0] == '-';
   Wide digits = 0;

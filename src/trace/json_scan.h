@@ -6,6 +6,7 @@
 // the caller resynchronises at the next event. No recursion.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -59,6 +60,7 @@ class JsonScanner {
 
  private:
   Scan container();
+  Scan word(RawText& out);
   Scan fail(const char* what) {
     error = what;
     return Scan::bad;
@@ -67,6 +69,87 @@ class JsonScanner {
   void check_escape(const char* backslash);
   std::vector<char> open_;
 };
+
+// The small steps of the lexer are inline: they run for every byte of a file.
+
+/// What a byte may be part of: 1 a number, 2 another bare word. '#', '(' and ')' occur in the NaN spellings of Windows.
+inline constexpr std::array<uint8_t, 256> token_bytes = [] {
+  std::array<uint8_t, 256> table{};
+  for (int c = 'a'; c <= 'z'; ++c) table[static_cast<size_t>(c)] = table[static_cast<size_t>(c - 32)] = 2;
+  for (const char c : {'#', '_', '(', ')'}) table[static_cast<size_t>(c)] = 2;
+  for (int c = '0'; c <= '9'; ++c) table[static_cast<size_t>(c)] = 1;
+  for (const char c : {'+', '-', '.', 'e', 'E'}) table[static_cast<size_t>(c)] = 1;
+  return table;
+}();
+
+/// First quote or backslash at or after `from`, or the end of the window.
+inline const char* JsonScanner::string_end(const char* from) const {
+#ifdef __SSE2__
+  const __m128i quote = _mm_set1_epi8('"'), backslash = _mm_set1_epi8('\\');
+  while (end - from >= 16) {
+    const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+    const auto hits = static_cast<unsigned>(
+        _mm_movemask_epi8(_mm_or_si128(_mm_cmpeq_epi8(bytes, quote), _mm_cmpeq_epi8(bytes, backslash))));
+    if (hits) return from + __builtin_ctz(hits);
+    from += 16;
+  }
+#endif
+  while (from != end && *from != '"' && *from != '\\') ++from;
+  return from;
+}
+
+inline Scan JsonScanner::string(RawText& out) {
+  const char* begin = at + 1;
+  const char* p = begin;
+  out.escaped = false;
+  for (;;) {
+    p = string_end(p);
+    if (p == end) return Scan::more;
+    if (*p == '"') break;
+    if (end - p < 2) return Scan::more;
+    out.escaped = true;
+    check_escape(p);
+    p += 2;
+  }
+  out.text = {begin, static_cast<size_t>(p - begin)};
+  out.present = out.quoted = true;
+  at = p + 1;
+  return Scan::ok;
+}
+
+inline Scan JsonScanner::token(RawText& out) {
+  const char* p = at;
+  uint8_t seen = 0;
+  while (p != end && token_bytes[static_cast<unsigned char>(*p)]) seen |= token_bytes[static_cast<unsigned char>(*p++)];
+  if (p == end) return Scan::more;
+  out.text = {at, static_cast<size_t>(p - at)};
+  out.present = true;
+  out.quoted = out.escaped = false;
+  const bool plain = seen == 1 && *at >= '0' && *at <= '9' && out.text.size() < 19;
+  if (!plain)
+    if (const Scan s = word(out); s != Scan::ok) return s;
+  at = p;
+  return Scan::ok;
+}
+
+inline Scan JsonScanner::key(RawText& out) {
+  if (const Scan s = string(out); s != Scan::ok) return s;
+  if (const Scan s = space(); s != Scan::ok) return s;
+  if (*at != ':') return fail("expected ':' after a key");
+  ++at;
+  return Scan::ok;
+}
+
+inline Scan JsonScanner::value(RawText& out) {
+  out = {};
+  if (at == end) return Scan::more;
+  if (*at == '"') return string(out);
+  if (*at != '{' && *at != '[') return token(out);
+  const char* begin = at;
+  const Scan s = container();
+  if (s == Scan::ok) out.text = {begin, static_cast<size_t>(at - begin)};
+  return s;
+}
 
 /// Calls `member(key, value)` for each member of the object `text` (starting at its brace), in order, until the object
 /// ends or is broken. Values are as from JsonScanner::value().

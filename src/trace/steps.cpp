@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 #include <tuple>
+#include <unordered_map>
 
 #include "base/error.h"
 #include "trace/format.h"
@@ -191,20 +192,26 @@ class StepFinder {
 
   /// Groups of at least eight kernels with one correlation id are graph launches.
   bool from_graphs() {
-    std::map<int64_t, Range> groups;
-    std::map<int64_t, int64_t> sizes;
+    struct Group {
+      Range range;
+      int64_t size = 0;
+    };
+    std::unordered_map<int64_t, Group> groups;
     Ns inside = 0;
+    Group* last = nullptr;  // neighbours mostly belong together
+    int64_t last_id = 0;
     for (size_t i = device_.begin; i < device_.end; ++i) {
-      if (!event(i).correlation) continue;
-      auto [at, added] = groups.try_emplace(event(i).correlation, Range{i, i + 1});
-      at->second.end = i + 1;
-      ++sizes[event(i).correlation];
+      const int64_t id = event(i).correlation;
+      if (!id) continue;
+      if (!last || id != last_id) last = &groups.try_emplace(id, Group{{i, i}, 0}).first->second, last_id = id;
+      last->range.end = i + 1;
+      ++last->size;
     }
     std::vector<Range> graphs;
     int64_t largest = 0;
-    for (const auto& [id, size] : sizes) largest = std::max(largest, size);
-    for (const auto& [id, range] : groups)
-      if (sizes[id] >= 8 && sizes[id] * 2 >= largest) graphs.push_back(range);
+    for (const auto& [id, group] : groups) largest = std::max(largest, group.size);
+    for (const auto& [id, group] : groups)
+      if (group.size >= 8 && group.size * 2 >= largest) graphs.push_back(group.range);
     std::sort(graphs.begin(), graphs.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
     for (const Range& g : graphs)
       for (size_t i = g.begin; i < g.end; ++i) inside += event(i).duration;
