@@ -116,7 +116,9 @@ struct SplitStates {
 
 /// Quads that a warp sums together where there are more quads than warps: as many as registers allow.
 template <typename G>
-inline constexpr int kCoarse = G::kMTiles > 1 ? 4 : G::kFormat == RowFormat::v4 ? 2 : 1;
+inline constexpr int kCoarse = G::kMTiles > 1                ? 4
+                               : G::kFormat == RowFormat::v4 ? 2
+                                                             : 1;
 
 /// The weighted sums over the splits of kQuads quads (1, 2 or 4 of one half) of a slice, rounded: two pairs of channels
 /// each, of head 16 m + 8 (quad / 4) + g. All loads of several splits are in flight together.
