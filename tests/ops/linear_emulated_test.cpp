@@ -233,22 +233,29 @@ TEST(LinearEmulated, Bf16AndF32ProductsMatchTheReference) {
   }
 }
 
+/// Token 21 of a batch of `count` tokens from `first` on, as bits.
+template <Math kMath>
+std::vector<uint16_t> bits_of_token_21(Problem& p, int64_t first, int64_t count, const DeviceInfo& device,
+                                       bool clusters) {
+  p.poison();
+  const Params params = gemm::pack(p.fp8(first, count));
+  emulate<kMath>(params, gemm::make_plan(kMath, params.groups, params.units, count, device, clusters));
+  std::vector<uint16_t> row;
+  for (size_t i = 0; i < p.rows.size(); ++i)
+    for (int64_t n = 0; n < p.rows[i]; ++n) row.push_back(p.y16[i][21 * p.y_stride + n].bits);
+  return row;
+}
+
 TEST(LinearEmulated, ARowHasTheSameBitsWhateverTheBatch) {
   Problem p(40, 1152, {40, 16}, 5);
-  const auto run = [&](int64_t first, int64_t count, const DeviceInfo& device, bool clusters) {
-    p.poison();
-    const Params params = gemm::pack(p.fp8(first, count));
-    emulate<Math::e4m3>(params, gemm::make_plan(Math::e4m3, params.groups, params.units, count, device, clusters));
-    std::vector<uint16_t> row;
-    for (size_t i = 0; i < p.rows.size(); ++i)
-      for (int64_t n = 0; n < p.rows[i]; ++n) row.push_back(p.y16[i][21 * p.y_stride + n].bits);
-    return row;
-  };
-  const auto alone = run(21, 1, kH200, false);
-  EXPECT_EQ(alone, run(21, 1, kH200, true));
-  EXPECT_EQ(alone, run(16, 12, kH200, true));
-  EXPECT_EQ(alone, run(0, 40, kH200, true));
-  EXPECT_EQ(alone, run(0, 40, kSmall, false));
+  const auto alone = bits_of_token_21<Math::e4m3>(p, 21, 1, kH200, false);
+  EXPECT_EQ(alone, bits_of_token_21<Math::e4m3>(p, 21, 1, kH200, true));
+  EXPECT_EQ(alone, bits_of_token_21<Math::e4m3>(p, 16, 12, kH200, true));
+  EXPECT_EQ(alone, bits_of_token_21<Math::e4m3>(p, 0, 40, kH200, true));
+  EXPECT_EQ(alone, bits_of_token_21<Math::e4m3>(p, 0, 40, kSmall, false));
+  const auto wide = bits_of_token_21<Math::e4m3_wide>(p, 21, 1, kH200, true);
+  EXPECT_EQ(wide, bits_of_token_21<Math::e4m3_wide>(p, 16, 12, kH200, true));
+  EXPECT_EQ(wide, bits_of_token_21<Math::e4m3_wide>(p, 0, 40, kH200, true));
 }
 
 TEST(LinearPlan, KeepsSlicesAndLimitsForEveryShapeAndDevice) {
