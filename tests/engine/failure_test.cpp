@@ -71,6 +71,18 @@ TEST_P(Failure, NanLogitsEndTheirRequestAloneAndTheOthersGetTheirTokens) {
 INSTANTIATE_TEST_SUITE_P(Ops, Failure, testing::Values("cpu", "ref"),
                          [](const auto& i) { return std::string(i.param); });
 
+TEST(Failure, NanStaysHarmlessBehindTheIndexerAndTheDenseEntries) {
+  const Poisoned poisoned;
+  Engine engine(Fairy::get().checkpoint.config(), poisoned.weights, small());
+  std::vector<int32_t> prompt = {0, kPoison};
+  while (prompt.size() < 420) prompt.push_back(3 + static_cast<int32_t>(prompt.size()));
+  prompt.back() = kPoison;
+  const RequestId bad = engine.add(request(prompt)), good = engine.add(request({0, 7, 8, 9}));
+  auto got = run_all(engine);
+  EXPECT_EQ(got[bad].finish, FinishReason::failed);
+  EXPECT_EQ(got[good].finish, FinishReason::length);
+}
+
 TEST(Failure, ARequestWithoutAnyTokenLeftEndsAlone) {
   const auto& config = Fairy::get().checkpoint.config();
   Engine engine(config, Fairy::get().weights, small());
