@@ -3,7 +3,8 @@
 namespace fathom {
 
 TextStream::TextStream(const text::Tokenizer& tokenizer, const TextOptions& options)
-    : detokenizer_(tokenizer, options.chat ? text::SpecialTokens::show : text::SpecialTokens::hide),
+    : tokenizer_(tokenizer),
+      detokenizer_(tokenizer, options.chat ? text::SpecialTokens::show : text::SpecialTokens::hide),
       stop_(options.stop) {
   if (options.chat) parser_.emplace(text::ParserOptions{options.thinking, text::CallDelivery::streamed});
 }
@@ -22,7 +23,7 @@ TextPiece TextStream::sort(std::vector<text::OutputEvent> events) {
 }
 
 TextPiece TextStream::push(int32_t token) {
-  const std::string text = detokenizer_.push(token);
+  const std::string text = tokenizer_.has(token) ? detokenizer_.push(token) : detokenizer_.finish() + "\xEF\xBF\xBD";
   if (parser_) return sort(parser_->push(text));
   return {{}, stop_.push(text), {}};
 }

@@ -29,6 +29,7 @@ class TextStream {
   /// `tokenizer` outlives the stream. Throws Error for a bad stop string.
   TextStream(const text::Tokenizer& tokenizer, const TextOptions& options);
 
+  /// A model has rows that no token belongs to (its vocabulary is rounded up); such an id shows as U+FFFD.
   TextPiece push(int32_t token);
   /// The rest, when generation has ended.
   TextPiece finish();
@@ -38,6 +39,7 @@ class TextStream {
  private:
   TextPiece sort(std::vector<text::OutputEvent> events);
 
+  const text::Tokenizer& tokenizer_;
   text::Detokenizer detokenizer_;
   std::optional<text::OutputParser> parser_;
   text::StopMatcher stop_;

@@ -97,7 +97,9 @@ Checkpoint::Checkpoint(const fs::path& folder) : folder_(folder) {
   if (status.type() != fs::file_type::directory)
     fail("{}: is not a folder (a checkpoint is a folder with config.json and *.safetensors)", shown(folder));
 
-  if (!fs::exists(folder / "config.json", error))
+  const bool has_config = fs::exists(folder / "config.json", error);
+  if (error) fail("{}: cannot open: {}", shown(folder / "config.json"), error.message());
+  if (!has_config)
     fail("{}: there is no config.json in the folder: not a checkpoint", shown(folder));
   config_ = read_config(folder / "config.json");
   const fs::path index = folder / "model.safetensors.index.json", single = folder / "model.safetensors";

@@ -115,5 +115,20 @@ TEST(LoadedModel, FairyTellsAStoryInWholeCharacters) {
   EXPECT_NE(text.find(" there "), std::string::npos) << text;
 }
 
+TEST(TextStream, AnIdWithoutATokenShowsAsAReplacementCharacter) {
+  const auto tokenizer = text::Tokenizer::load(source_dir() / "models/fairy/tokenizer.json");
+  std::vector<int32_t> ids;
+  tokenizer.encode("fairy", text::AddedTokens::recognise, ids);
+  TextStream stream(tokenizer, {});
+  std::string text;
+  for (int32_t id : ids) text += stream.push(id).content;
+  text += stream.push(tokenizer.vocab_size() + 7).content;
+  for (int32_t id : ids) text += stream.push(id).content;
+  text += stream.finish().content;
+  EXPECT_EQ(text,
+            "fairy\xEF\xBF\xBD"
+            "fairy");
+}
+
 }  // namespace
 }  // namespace fathom::test
