@@ -99,8 +99,7 @@ Checkpoint::Checkpoint(const fs::path& folder) : folder_(folder) {
 
   const bool has_config = fs::exists(folder / "config.json", error);
   if (error) fail("{}: cannot open: {}", shown(folder / "config.json"), error.message());
-  if (!has_config)
-    fail("{}: there is no config.json in the folder: not a checkpoint", shown(folder));
+  if (!has_config) fail("{}: there is no config.json in the folder: not a checkpoint", shown(folder));
   config_ = read_config(folder / "config.json");
   const fs::path index = folder / "model.safetensors.index.json", single = folder / "model.safetensors";
   if (fs::exists(fs::symlink_status(index, error))) {
