@@ -148,7 +148,7 @@ TEST(KernelsInterface, EveryStatusHasWords) {
 }
 
 TEST(KernelsInterface, ExportsNothingElse) {
-  FILE* pipe = popen("nm -D --defined-only " FATHOM_KERNELS_LIBRARY, "r");
+  FILE* pipe = popen("nm -D --defined-only '" FATHOM_KERNELS_LIBRARY "'", "r");
   ASSERT_NE(pipe, nullptr);
   char line[512];
   int symbols = 0;
