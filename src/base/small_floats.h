@@ -5,7 +5,7 @@
 //   e2m1   bias 1: 0 .5 1 1.5 2 3 4 6 and their negatives, in four bits
 //   e8m0   a power of two, 2^(code-127); 255 is NaN. Must be reinterpreted, never cast from a number.
 //
-// Rounding is to nearest, ties to even. Spec: docs/spec/deepseek-v4.md sections 2.0 and 4.
+// Rounding is to nearest, ties to even. Spec: DeepSeek-V4 notes, sections 2.0 and 4.
 #pragma once
 
 #include <bit>

@@ -1,7 +1,7 @@
 // The DeepSeek-V4 chat encoding: messages to the prompt that the model was trained on, byte for byte.
 //
 // The prompt comes as segments: control tokens, which the encoding itself writes, and text. Text from a client stays
-// text, so a message that spells out <｜Assistant｜> or <think> cannot open a turn. Rules: docs/spec/deepseek-v4.md
+// text, so a message that spells out <｜Assistant｜> or <think> cannot open a turn. Rules: DeepSeek-V4 notes,
 // sections 6 and 6.1.
 #pragma once
 

@@ -1,5 +1,5 @@
 // The order of work before a prompt is written: messages merge into turns, tool results are sorted, old reasoning is
-// dropped. Internal to text/; rules: docs/spec/deepseek-v4.md section 6.1, "Merge", "Sort", "Drop".
+// dropped. Internal to text/; rules: DeepSeek-V4 notes, section 6.1, "Merge", "Sort", "Drop".
 #pragma once
 
 #include <string>

@@ -2,7 +2,7 @@
 // and written the way Python's json.dumps(ensure_ascii=False) writes.
 //
 // General JSON libraries do not fit: integers of any length must survive, NaN and Infinity are accepted, half a
-// surrogate pair must be told apart from a syntax error, and floats are respelled. Rules: docs/spec/deepseek-v4.md
+// surrogate pair must be told apart from a syntax error, and floats are respelled. Rules: DeepSeek-V4 notes,
 // section 6.1, "Arguments" and "JSON writing".
 #pragma once
 

@@ -6,7 +6,7 @@
 //  - a call counts only when its whole block was closed (calls_done). A block that is broken or cut off gives no calls;
 //  - the arguments of a finished call are one valid JSON object; of an unfinished call they are never valid JSON;
 //  - no text is lost: broken markup comes out as content, cut markup in the event that says so.
-// Grammar: docs/spec/deepseek-v4.md section 6.1, "Parser".
+// Grammar: DeepSeek-V4 notes, section 6.1, "Parser".
 #pragma once
 
 #include <set>

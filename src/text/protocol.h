@@ -1,7 +1,7 @@
 // The fixed texts and token spellings of the DeepSeek-V4 chat protocol.
 //
 // They are interface data: the model was trained on exactly these bytes, so they are never to be edited. A test checks
-// their lengths and SHA-256 against docs/spec/deepseek-v4.md sections 6 and 6.1.
+// their lengths and SHA-256 against DeepSeek-V4 notes, sections 6 and 6.1.
 #pragma once
 
 #include <string_view>
