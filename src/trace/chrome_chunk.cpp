@@ -25,7 +25,7 @@ uint64_t hash_bytes(const char* data, size_t size) {
     h = mix(h, word);
   }
   word = 0;
-  std::memcpy(&word, data, size);
+  if (size > 0) std::memcpy(&word, data, size);  // an empty view may have no address
   return mix(h, word);
 }
 

@@ -98,13 +98,13 @@ class GzipSource final : public TextSource {
   std::string_view join(std::string_view rest, Block block) {
     if (rest.size() <= block.headroom) {
       char* begin = block.text() - rest.size();
-      std::memcpy(begin, rest.data(), rest.size());
+      if (!rest.empty()) std::memcpy(begin, rest.data(), rest.size());
       const std::string_view joined(begin, rest.size() + block.size);
       give_back(std::exchange(current_, std::move(block)));
       return joined;
     }
     Block larger = Block::make(0, rest.size() + block.size);
-    std::memcpy(larger.text(), rest.data(), rest.size());
+    if (!rest.empty()) std::memcpy(larger.text(), rest.data(), rest.size());
     std::memcpy(larger.text() + rest.size(), block.text(), block.size);
     give_back(std::move(block));
     give_back(std::exchange(current_, std::move(larger)));
