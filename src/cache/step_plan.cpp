@@ -20,7 +20,7 @@ const StepBatch& StepPlan::build(const ModelConfig& config, const Cache& cache,
   segments_.clear(), entries4_.clear(), entries128_.clear();
   batch_ = StepBatch{};
   for (size_t i = 0; i < requests.size(); ++i) add_segment(config, cache, requests[i], static_cast<int32_t>(i));
-  add_tables(config, cache, requests);
+  add_tables(cache, requests);
 
   batch_.ids = view_of(ids_), batch_.position = view_of(position_), batch_.segments = view_of(segments_);
   batch_.window_slot = view_of(window_slot_), batch_.window_length = view_of(window_length_);
@@ -60,7 +60,7 @@ void StepPlan::add_segment(const ModelConfig& config, const Cache& cache, const 
   complete(128, entries128_);
 }
 
-void StepPlan::add_tables(const ModelConfig&, const Cache& cache, std::span<const SegmentRequest> requests) {
+void StepPlan::add_tables(const Cache& cache, std::span<const SegmentRequest> requests) {
   size_t most_pages = 1;
   for (const auto& r : requests) most_pages = std::max(most_pages, cache.entry_pages(r.sequence).size());
   pages_.assign(requests.size() * most_pages, -1);

@@ -23,7 +23,7 @@ class StepPlan {
 
  private:
   void add_segment(const ModelConfig& config, const Cache& cache, const SegmentRequest& request, int32_t number);
-  void add_tables(const ModelConfig& config, const Cache& cache, std::span<const SegmentRequest> requests);
+  void add_tables(const Cache& cache, std::span<const SegmentRequest> requests);
 
   std::vector<int32_t> ids_, position_, window_slot_, window_index_, window_length_, index128_, length128_, pages_,
       sequence_, visible4_, logit_rows_;
