@@ -119,6 +119,15 @@ OutputFile::OutputFile(std::filesystem::path path) : path_(std::move(path)) {
     fail("{}: is a folder, cannot write a file there", printable(path_.string(), 400));
   const bool direct = exists && !S_ISREG(info.st_mode);
   if (!direct) temporary_ = path_.string() + fmt::format(".{}.tmp", ::getpid());
+  if (!direct) {
+    // A file without a name: whatever ends the process before commit(), nothing is left behind. Not every file system
+    // has this.
+    const auto folder = path_.parent_path();
+    if (::access("/proc/self/fd", X_OK) == 0)  // which commit() needs to name it
+      fd_ = ::open(folder.empty() ? "." : folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0644);
+    nameless_ = fd_ >= 0;
+    if (nameless_) return;
+  }
   const auto& target = direct ? path_ : temporary_;
   fd_ = ::open(target.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   if (fd_ < 0) fail("{}: cannot create: {}", printable(path_.string(), 400), std::strerror(errno));
@@ -126,7 +135,7 @@ OutputFile::OutputFile(std::filesystem::path path) : path_(std::move(path)) {
 
 OutputFile::~OutputFile() {
   if (fd_ >= 0) ::close(fd_);
-  if (!temporary_.empty()) ::unlink(temporary_.c_str());
+  if (!temporary_.empty() && !nameless_) ::unlink(temporary_.c_str());
 }
 
 void OutputFile::fail_errno(const char* doing) {
@@ -138,6 +147,13 @@ void OutputFile::write(std::string_view text) {
 }
 
 void OutputFile::commit() {
+  if (nameless_) {
+    const std::string descriptor = fmt::format("/proc/self/fd/{}", fd_);
+    ::unlink(temporary_.c_str());  // of an earlier process with this number
+    if (::linkat(AT_FDCWD, descriptor.c_str(), AT_FDCWD, temporary_.c_str(), AT_SYMLINK_FOLLOW) != 0)
+      fail_errno("name the finished file");
+    nameless_ = false;
+  }
   const int fd = std::exchange(fd_, -1);
   if (::close(fd) != 0) fail_errno("finish writing");
   if (temporary_.empty()) return;

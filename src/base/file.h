@@ -49,8 +49,9 @@ std::string read_all(int descriptor, std::string_view name, size_t limit);
 void check_output_path(const std::filesystem::path& path);
 
 /// Output file that cannot lose data silently: every write and the final close are checked, and errors (full disk,
-/// closed pipe) throw Error with the path. Unless commit() was called, the destructor removes the temporary file, so
-/// `path` holds either what it held before or the whole new content. A path that is not a regular file (/dev/stdout,
+/// closed pipe) throw Error with the path. Unless commit() was called nothing of it is left, also when the process is
+/// killed (where the file system knows files without names), so `path` holds either what it held before or the whole
+/// new content. A path that is not a regular file (/dev/stdout,
 /// a pipe) is written directly.
 class OutputFile {
  public:
@@ -67,6 +68,7 @@ class OutputFile {
   [[noreturn]] void fail_errno(const char* doing);
   std::filesystem::path path_, temporary_;
   int fd_ = -1;
+  bool nameless_ = false;  // temporary_ gets its name in commit()
 };
 
 }  // namespace fathom

@@ -1,6 +1,9 @@
 #include "base/interrupt.h"
 
+#include <unistd.h>
+
 #include <csignal>
+#include <string_view>
 
 namespace fathom {
 namespace {
@@ -9,6 +12,15 @@ volatile std::sig_atomic_t flag = 0;
 
 void on_signal(int) {
   flag = 1;
+}
+
+void on_bus_error(int) {
+  constexpr std::string_view line =
+      "fathom: a file became shorter, or its disk failed, while it was being read (is a model or trace being "
+      "overwritten?);"
+      " start again when it is complete\n";
+  [[maybe_unused]] const ssize_t n = ::write(STDERR_FILENO, line.data(), line.size());
+  ::_exit(1);
 }
 
 }  // namespace
@@ -20,6 +32,10 @@ void catch_interrupts() {
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is a write error, reported like any other
+}
+
+void catch_lost_pages() {
+  std::signal(SIGBUS, on_bus_error);
 }
 
 bool interrupted() {

@@ -1,4 +1,5 @@
-// Ctrl-C: the first SIGINT or SIGTERM asks for a clean end, the second ends the process at once.
+// Ctrl-C: the first SIGINT or SIGTERM asks for a clean end, the second ends the process at once. SIGBUS, which a mapped
+// file raises when somebody cuts it short, ends the process with one line.
 #pragma once
 
 #include "base/error.h"
@@ -13,6 +14,8 @@ class Interrupted : public Error {
 /// Installs the handlers. After it, interrupted() turns true on the first signal, and a read that waits for input
 /// ends with EINTR.
 void catch_interrupts();
+/// Installs the handler of SIGBUS: prints one line and ends with status 1.
+void catch_lost_pages();
 bool interrupted();
 /// Throws Interrupted after a signal. `what` is what was going on: "loading weights".
 void throw_if_interrupted(const char* what);

@@ -140,6 +140,7 @@ int guarded(const std::string& command, const std::function<int()>& body) {
 
 int run_command_line(int argc, char** argv, const std::vector<Command>& commands) {
   occupy_standard_descriptors();
+  catch_lost_pages();
   CLI::App app{"fathom: an inference engine and an instrument for DeepSeek-V4-Flash", "fathom"};
   app.set_version_flag("--version", std::string("fathom " FATHOM_VERSION));
   app.require_subcommand(1);

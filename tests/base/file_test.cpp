@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cstdlib>
 
 #include "base/error.h"
+#include "base/interrupt.h"
 
 namespace fathom {
 namespace {
@@ -58,6 +60,40 @@ TEST(OutputFile, ReplacesTheOldContentOnlyWhenCommitted) {
   }
   EXPECT_EQ(read_file(path), "second");
   EXPECT_EQ(folder.entries(), 1u) << "a temporary file was left";
+}
+
+TEST(OutputFile, LeavesNothingWhenTheProcessIsKilled) {
+  const Folder folder;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    OutputFile file(folder / "out");
+    file.write("half");
+    ::kill(::getpid(), SIGKILL);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFSIGNALED(status));
+  const int folder_descriptor = ::open((folder / ".").c_str(), O_TMPFILE | O_WRONLY, 0600);
+  if (folder_descriptor < 0) GTEST_SKIP() << "this file system has no files without names";
+  ::close(folder_descriptor);
+  EXPECT_EQ(folder.entries(), 0u);
+}
+
+TEST(MappedFile, CutShortWhileItIsReadEndsTheProcessWithOneLine) {
+  const Folder folder;
+  const auto path = folder / "shrinks";
+  OutputFile file(path);
+  file.write(std::string(8 << 20, 'x'));
+  file.commit();
+  EXPECT_EXIT(
+      {
+        catch_lost_pages();
+        const MappedFile map(path);
+        std::filesystem::resize_file(path, 0);
+        volatile char last = map.text().back();
+        static_cast<void>(last);
+      },
+      ::testing::ExitedWithCode(1), "became shorter");
 }
 
 TEST(OutputFile, SaysWhereAndWhyItCannotBeWritten) {
