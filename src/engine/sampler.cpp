@@ -69,12 +69,16 @@ void Sampler::adjust(std::span<const int32_t> banned) {
 SampledToken Sampler::sample(std::span<const float> logits, int64_t position, std::span<const int32_t> banned) {
   for (float v : logits)
     if (!std::isfinite(v)) fail("the model gave a logit of {} at position {}: its weights are damaged", v, position);
-  SampledToken out;
   logits_.assign(logits.begin(), logits.end());
   adjust(banned);
   const auto best = std::max_element(logits_.begin(), logits_.end()) - logits_.begin();
   if (logits_[static_cast<size_t>(best)] == kNever) fail("no token is left to choose at position {}", position);
-  out.token = params_.temperature == 0 ? static_cast<int32_t>(best) : draw(position);
+  return describe(logits, params_.temperature == 0 ? static_cast<int32_t>(best) : draw(position));
+}
+
+SampledToken Sampler::describe(std::span<const float> logits, int32_t token) {
+  SampledToken out;
+  out.token = token;
   if (params_.top_logprobs < 0) return out;
 
   const float top = *std::max_element(logits.begin(), logits.end());

@@ -51,6 +51,9 @@ class Sampler {
   /// accept().
   SampledToken sample(std::span<const float> logits, int64_t position, std::span<const int32_t> banned = {});
 
+  /// `token` with the log probabilities that params().top_logprobs asks for.
+  SampledToken describe(std::span<const float> logits, int32_t token);
+
   /// Counts the token for the penalties.
   void accept(int32_t token);
 

@@ -4,17 +4,28 @@ namespace fathom {
 
 TextStream::TextStream(const text::Tokenizer& tokenizer, const TextOptions& options)
     : tokenizer_(tokenizer),
-      detokenizer_(tokenizer, options.chat ? text::SpecialTokens::show : text::SpecialTokens::hide),
-      stop_(options.stop) {
+      detokenizer_(tokenizer,
+                   options.chat || options.show_special ? text::SpecialTokens::show : text::SpecialTokens::hide),
+      stop_(options.stop, options.include_stop) {
   if (options.chat) parser_.emplace(text::ParserOptions{options.thinking, text::CallDelivery::streamed});
+  if (options.chat && options.stop_in_reasoning) reasoning_stop_.emplace(options.stop, options.include_stop);
+}
+
+/// Shows what was held back of the reasoning, once something else follows it.
+void TextStream::end_reasoning(TextPiece& piece) {
+  if (reasoning_stop_ && !reasoning_stop_->stopped()) piece.reasoning += reasoning_stop_->finish();
 }
 
 TextPiece TextStream::sort(std::vector<text::OutputEvent> events) {
   TextPiece piece;
   for (auto& event : events) {
-    if (event.kind == text::OutputKind::reasoning)
-      piece.reasoning += event.text;
-    else if (event.kind == text::OutputKind::content)
+    if (stopped()) break;
+    if (event.kind == text::OutputKind::reasoning) {
+      piece.reasoning += reasoning_stop_ ? reasoning_stop_->push(event.text) : event.text;
+      continue;
+    }
+    end_reasoning(piece);
+    if (event.kind == text::OutputKind::content)
       piece.content += stop_.push(event.text);
     else
       piece.calls.push_back(std::move(event));
@@ -36,6 +47,7 @@ TextPiece TextStream::finish() {
     TextPiece rest = sort(parser_->finish());
     piece.reasoning += rest.reasoning, piece.content += rest.content;
     piece.calls.insert(piece.calls.end(), rest.calls.begin(), rest.calls.end());
+    end_reasoning(piece);
   } else {
     piece.content = stop_.push(text);
   }

@@ -13,9 +13,12 @@
 namespace fathom {
 
 struct TextOptions {
-  bool chat = false;              // parse thinking, content and tool calls; otherwise everything is content
-  bool thinking = false;          // chat: the prompt ended with <think>
-  std::vector<std::string> stop;  // stop strings, looked for in content only
+  bool chat = false;               // parse thinking, content and tool calls; otherwise everything is content
+  bool thinking = false;           // chat: the prompt ended with <think>
+  std::vector<std::string> stop;   // stop strings, looked for in content only
+  bool stop_in_reasoning = false;  // and in the reasoning
+  bool include_stop = false;       // the stop string that was met is shown
+  bool show_special = false;       // not chat: tokens marked special are shown
 };
 
 /// What a token added.
@@ -34,15 +37,19 @@ class TextStream {
   /// The rest, when generation has ended.
   TextPiece finish();
   /// A stop string was met: the request should end.
-  bool stopped() const { return stop_.stopped(); }
+  bool stopped() const { return stop_.stopped() || (reasoning_stop_ && reasoning_stop_->stopped()); }
+  /// Index of the stop string that was met, -1 if none was.
+  int matched() const { return stop_.stopped() || !reasoning_stop_ ? stop_.matched() : reasoning_stop_->matched(); }
 
  private:
   TextPiece sort(std::vector<text::OutputEvent> events);
+  void end_reasoning(TextPiece& piece);
 
   const text::Tokenizer& tokenizer_;
   text::Detokenizer detokenizer_;
   std::optional<text::OutputParser> parser_;
   text::StopMatcher stop_;
+  std::optional<text::StopMatcher> reasoning_stop_;
 };
 
 }  // namespace fathom

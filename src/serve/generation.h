@@ -1,0 +1,110 @@
+// What every API's request becomes, and the events that its answer is made of.
+//
+// An API translates its JSON into a TextRequest, starts it with start_generation() and writes what its TextListener is
+// told in its own format. Choices, text out of tokens, stop strings, tool calls and usage are done here, once for all
+// APIs.
+//
+// Everything here runs on the thread of the listeners (the HTTP thread).
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "engine/text_stream.h"
+#include "serve/service.h"
+#include "text/tokenizer.h"
+
+namespace fathom::serve {
+
+struct TextRequest {
+  std::string id;                             // of the request, for logs
+  std::vector<std::vector<int32_t>> prompts;  // token ids; at least one prompt
+  int64_t n = 1;                              // outputs for each prompt: choice = prompt * n + k
+  SamplingParams sampling;                    // choice k of a prompt draws with seed + k
+  int64_t max_tokens = 0;                     // 0: as many as the context allows
+  int64_t min_tokens = 0;
+  std::vector<int32_t> stop_ids;         // end ids of the model and what the client added
+  ThinkingLimit thinking;                // closes the thinking after so many tokens
+  bool prompt_logprobs = false;          // sampling.top_logprobs of them for each token of the prompt
+  TextOptions text;                      // how tokens become text: chat, thinking, stop strings
+  bool one_call = false;                 // tool calls beyond the first are left out (parallel_tool_calls: false)
+  std::chrono::milliseconds timeout{0};  // 0: none
+};
+
+/// Tokens of all choices of a request.
+struct Usage {
+  int64_t prompt_tokens = 0;  // every prompt counted once, as OpenAI does
+  int64_t completion_tokens = 0;
+  int64_t reasoning_tokens = 0;  // of completion_tokens: up to the end of the thinking
+  int64_t cached_tokens = 0;     // of prompt_tokens: found in the prefix cache
+};
+
+/// How a choice ended.
+enum class ChoiceFinish { stop, length, tool_calls };
+
+/// What a step added to one choice.
+struct ChoiceDelta {
+  int choice = 0;
+  TextPiece piece;                          // may be empty while a character or a tag is not complete
+  std::vector<SampledToken> tokens;         // those whose text has begun to show, with log probabilities if asked for
+  std::vector<SampledToken> prompt_tokens;  // first delta only, when asked for
+};
+
+/// Why a request ended without its answer.
+struct Failure {
+  EndReason reason = EndReason::failed;
+  std::string message;
+};
+
+/// Told in this order: accepted, deltas and finishes of the choices, done (exactly once, the last).
+class TextListener {
+ public:
+  virtual ~TextListener() = default;
+  /// Queued: nothing stands in the way any more but time.
+  virtual void on_accepted() {}
+  virtual void on_delta(const ChoiceDelta& delta) = 0;
+  /// `matched` is the stop string or stop id that ended it, when it was one of the request.
+  virtual void on_finish(int choice, ChoiceFinish finish, const std::string& matched) = 0;
+  /// All choices have finished, or `failure` says why they have not.
+  virtual void on_done(const Usage& usage, const std::optional<Failure>& failure) = 0;
+};
+
+/// Times and counts of one request, for logs and metrics.
+struct GenerationTimes {
+  Clock::time_point submitted{}, first_token{}, last_token{}, done{};
+  Usage usage;
+  std::string finish;  // of the first choice, or the failure
+};
+
+/// A request that is running. Destroying it does not end it; cancel() does.
+class Generation {
+ public:
+  virtual ~Generation() = default;
+  /// The client has gone: nothing is told to the listener any more, and generating ends within one step.
+  virtual void cancel() = 0;
+  /// The client reads too slowly, or reads again.
+  virtual void hold(bool held) = 0;
+  virtual const GenerationTimes& times() const = 0;
+};
+
+/// Told about each token and end, for metrics.
+class GenerationObserver {
+ public:
+  virtual ~GenerationObserver() = default;
+  virtual void first_token(double seconds) = 0;
+  virtual void next_token(double seconds) = 0;
+  virtual void ended(const GenerationTimes& times) = 0;
+};
+
+/// `service`, `tokenizer` and `observer` (may be null) outlive the generation. Throws Error for bad stop strings.
+std::variant<std::shared_ptr<Generation>, Refusal> start_generation(Service& service, const text::Tokenizer& tokenizer,
+                                                                    TextRequest request,
+                                                                    std::shared_ptr<TextListener> listener,
+                                                                    GenerationObserver* observer = nullptr);
+
+}  // namespace fathom::serve
