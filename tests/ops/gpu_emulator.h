@@ -9,6 +9,7 @@
 
 #include <ucontext.h>
 
+#include <algorithm>
 #include <bit>
 #include <cmath>
 #include <cstdint>
@@ -57,6 +58,7 @@ struct Fiber {
   Block* block = nullptr;
   int thread = 0;
   bool done = false;
+  int cluster_generation = 0;
   const int* waits_on = nullptr;  // runs again when *waits_on != waits_for
   int waits_for = 0;
   std::deque<std::vector<Copy>> groups{1};
@@ -164,6 +166,21 @@ inline float shuffle_from(float v, int lane) {
   const uint64_t word = std::bit_cast<uint32_t>(v);
   return std::bit_cast<float>(static_cast<uint32_t>(emulator::exchange(&word, 1)[lane][0]));
 }
+inline uint64_t shuffle_from(uint64_t v, int lane) {
+  return emulator::exchange(&v, 1)[lane][0];
+}
+inline uint32_t largest_of_warp(uint32_t v) {
+  const uint64_t word = v;
+  const auto& all = emulator::exchange(&word, 1);
+  for (const auto& w : all) v = std::max(v, static_cast<uint32_t>(w[0]));
+  return v;
+}
+inline uint32_t smallest_of_warp(uint32_t v) {
+  const uint64_t word = v;
+  const auto& all = emulator::exchange(&word, 1);
+  for (const auto& w : all) v = std::min(v, static_cast<uint32_t>(w[0]));
+  return v;
+}
 inline int shuffle_xor(int v, int mask) {
   const uint64_t word = static_cast<uint32_t>(v);
   const auto& all = emulator::exchange(&word, 1);
@@ -245,6 +262,9 @@ inline Float4 load_l2(const Float4* p) {
 inline float load_l2(const float* p) {
   return *p;
 }
+inline uint64_t load_l2(const uint64_t* p) {
+  return *p;
+}
 inline void load_l2_pair(const float* p, float* a, float* b) {
   *a = p[0], *b = p[1];
 }
@@ -278,15 +298,28 @@ inline void rest() {
   emulator::yield();
 }
 
-inline void sync_cluster() {
-  auto& c = *emulator::self().block->cluster;
-  emulator::arrive_and_wait(c.barrier, static_cast<int>(c.blocks.size()) * emulator::machine().threads);
-}
 template <typename T>
 T* in_cluster_block(T* p, int rank) {
   emulator::Block& own = *emulator::self().block;
   const auto offset = reinterpret_cast<std::byte*>(p) - own.shared;
   return reinterpret_cast<T*>(own.cluster->blocks[rank]->shared + offset);
+}
+inline void arrive_cluster() {
+  auto& c = *emulator::self().block->cluster;
+  emulator::self().cluster_generation = c.barrier.generation;
+  if (++c.barrier.arrived == static_cast<int>(c.blocks.size()) * emulator::machine().threads)
+    c.barrier.arrived = 0, ++c.barrier.generation;
+}
+inline void await_cluster() {
+  auto& c = *emulator::self().block->cluster;
+  if (c.barrier.generation != emulator::self().cluster_generation) return;
+  emulator::self().waits_on = &c.barrier.generation;
+  emulator::self().waits_for = emulator::self().cluster_generation;
+  emulator::yield();
+}
+inline void sync_cluster() {
+  arrive_cluster();
+  await_cluster();
 }
 /// Descriptors hold a host address here; products run at once, each thread computing its own part.
 inline constexpr int kWarpgroup = 128;
@@ -310,14 +343,30 @@ template <int kRegisters>
 void give_registers() {}
 
 struct Phases {
-  int16_t count, pending;
-  int32_t phase;
+  int16_t count, pending, phase, pieces;  // pieces: 16-byte pieces that copies still owe
 };
 inline void init_phases(Phases* b, int arrivals) {
-  *b = {static_cast<int16_t>(arrivals), static_cast<int16_t>(arrivals), 0};
+  *b = {static_cast<int16_t>(arrivals), static_cast<int16_t>(arrivals), 0, 0};
+}
+inline void settle(Phases* b) {
+  if (b->pending == 0 && b->pieces == 0) b->pending = b->count, ++b->phase;
 }
 inline void arrive(Phases* b) {
-  if (--b->pending == 0) b->pending = b->count, ++b->phase;
+  --b->pending;
+  settle(b);
+}
+inline void arrive_and_expect(Phases* b, int bytes) {
+  b->pieces = static_cast<int16_t>(b->pieces + bytes / 16);
+  arrive(b);
+}
+inline void publish_phases() {}
+inline void copy_to_cluster(void* to, int rank, const void* from, int bytes, Phases* b) {
+  if (reinterpret_cast<uintptr_t>(to) % 16 || reinterpret_cast<uintptr_t>(from) % 16 || bytes % 16)
+    throw std::runtime_error("misaligned copy to the cluster");
+  std::memcpy(in_cluster_block(static_cast<std::byte*>(to), rank), from, bytes);
+  Phases* there = in_cluster_block(b, rank);
+  there->pieces = static_cast<int16_t>(there->pieces - bytes / 16);
+  settle(there);
 }
 inline void await(Phases* b, int phase) {
   while ((b->phase & 1) == (phase & 1)) emulator::yield();

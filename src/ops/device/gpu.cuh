@@ -58,6 +58,16 @@ FATHOM_DEVICE float shuffle_from(float v, int lane) {
 FATHOM_DEVICE int shuffle_xor(int v, int mask) {
   return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
 }
+FATHOM_DEVICE uint64_t shuffle_from(uint64_t v, int lane) {
+  return __shfl_sync(0xFFFFFFFFu, v, lane);
+}
+/// The largest or smallest value of the warp.
+FATHOM_DEVICE uint32_t largest_of_warp(uint32_t v) {
+  return __reduce_max_sync(0xFFFFFFFFu, v);
+}
+FATHOM_DEVICE uint32_t smallest_of_warp(uint32_t v) {
+  return __reduce_min_sync(0xFFFFFFFFu, v);
+}
 /// A value that is the same in all lanes, told to the compiler: branches on it become uniform.
 FATHOM_DEVICE int uniform(int v) {
   return __shfl_sync(0xFFFFFFFFu, v, 0);
@@ -191,6 +201,9 @@ FATHOM_DEVICE Float4 load_l2(const Float4* p) {
 FATHOM_DEVICE float load_l2(const float* p) {
   return __ldcg(p);
 }
+FATHOM_DEVICE uint64_t load_l2(const uint64_t* p) {
+  return __ldcg(reinterpret_cast<const unsigned long long*>(p));
+}
 
 /// Two floats through L2.
 FATHOM_DEVICE void load_l2_pair(const float* p, float* a, float* b) {
@@ -239,11 +252,21 @@ FATHOM_DEVICE int64_t cycles() {
 /// Called in a loop that polls memory.
 FATHOM_DEVICE void rest() {}
 
-/// Clusters: the blocks of one grid row (sm_90 and later).
-FATHOM_DEVICE void sync_cluster() {
+/// Clusters: the blocks of one grid row (sm_90 and later). Every thread arrives, then waits; a thread that has left
+/// counts as arrived.
+FATHOM_DEVICE void arrive_cluster() {
 #if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
 #endif
+}
+FATHOM_DEVICE void await_cluster() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
+#endif
+}
+FATHOM_DEVICE void sync_cluster() {
+  arrive_cluster();
+  await_cluster();
 }
 /// The address, in the shared memory of block `rank` of the cluster, of what lies at `p` in ours.
 template <typename T>
@@ -418,6 +441,31 @@ FATHOM_DEVICE void init_phases(Phases* b, int arrivals) {
 FATHOM_DEVICE void arrive(Phases* b) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+#endif
+}
+/// Arrives, and makes the phase wait for `bytes` that copy_to_cluster() brings.
+FATHOM_DEVICE void arrive_and_expect(Phases* b, int bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(b)), "r"(bytes) : "memory");
+#endif
+}
+/// Makes initialised barriers visible to the cluster, before arrive_cluster().
+FATHOM_DEVICE void publish_phases() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+/// Starts a copy of `bytes` (16-byte aligned, a multiple of 16) of our shared memory to where `to` lies in block `rank`
+/// of the cluster; it counts at barrier `b` of that block. What was written by ordinary stores must be published by
+/// publish_to_products() first, and must stay until the copy is through.
+FATHOM_DEVICE void copy_to_cluster(void* to, int rank, const void* from, int bytes, Phases* b) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{ .reg .b32 d, m;\n mapa.shared::cluster.u32 d, %0, %4;\n mapa.shared::cluster.u32 m, %3, %4;\n"
+      "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes [d], [%1], %2, [m]; }" ::"r"(
+          shared_address(to)),
+      "r"(shared_address(from)), "r"(bytes), "r"(shared_address(b)), "r"(rank)
+      : "memory");
 #endif
 }
 /// Waits until phase number `phase` (its parity counts) is complete.
