@@ -55,7 +55,8 @@ Scan try_event(std::string_view window, size_t at, size_t& end) {
   JsonScanner s(window.data() + at, window.data() + window.size());
   s.depth_limit = damaged_depth;
   RawEvent event;
-  Scan r = scan_event(s, event);
+  RawArgs ignored;
+  Scan r = scan_event(s, event, {}, ignored);
   if (r == Scan::ok && event.phase_letter() == '\0') r = Scan::bad;
   end = static_cast<size_t>(s.at - window.data());
   return r;
@@ -99,7 +100,7 @@ class ChunkParser {
     const ScanCounts before = scanner_.counts;
     Scan r;
     if (*scanner_.at == '{') {
-      r = scan_event(scanner_, event_);
+      r = scan_event(scanner_, event_, work_category_, args_);
       if (r == Scan::ok) take();
     } else {
       RawText value;
@@ -276,8 +277,12 @@ class ChunkParser {
       ++out_.zero_time;
       return;
     }
-    RawArgs args;
-    scan_args(event_.args, args);
+    if (!event_.args_read) {
+      args_ = {};
+      scan_args(event_.args, args_);
+      work_category_ = event_.category.text;  // the next ones are read in one pass
+    }
+    RawArgs& args = args_;
     GpuEvent e{start, duration, args.correlation, NameId{out_.names.add(event_.name)}, ShapeId{shape(args)}, {}, {}};
     e.stream = StreamId{row(args.device)};
     e.kind = what == EventClass::kernel   ? WorkKind::kernel
@@ -326,6 +331,8 @@ class ChunkParser {
   ChunkResult& out_;
   JsonScanner scanner_;
   RawEvent event_;
+  RawArgs args_;
+  std::string_view work_category_;  // category of the GPU work met last
   size_t last_category_ = SIZE_MAX;
   EventClass last_class_ = EventClass::ignored;
   bool same_row_ = false;

@@ -1,27 +1,34 @@
 #include "trace/chrome_event.h"
 
 #include <algorithm>
+#include <cstring>
 #include <limits>
 
 namespace fathom::trace {
 namespace {
 
+/// Equality with a literal; the length is a constant, so it compiles to a few compares.
+template <size_t N>
+bool is(std::string_view text, const char (&word)[N]) {
+  return text.size() == N - 1 && std::memcmp(text.data(), word, N - 1) == 0;
+}
+
 /// The member of RawEvent that a key names, or null. Keys are told apart by length first: this runs for every member.
 RawText* field_of(RawEvent& e, std::string_view key) {
   switch (key.size()) {
     case 2:
-      if (key == "ph") return &e.phase;
-      if (key == "ts") return &e.time;
-      if (key == "id") return &e.id;
+      if (is(key, "ph")) return &e.phase;
+      if (is(key, "ts")) return &e.time;
+      if (is(key, "id")) return &e.id;
       return nullptr;
     case 3:
-      if (key == "cat") return &e.category;
-      if (key == "pid") return &e.pid;
-      if (key == "tid") return &e.tid;
-      if (key == "dur") return &e.duration;
+      if (is(key, "cat")) return &e.category;
+      if (is(key, "pid")) return &e.pid;
+      if (is(key, "tid")) return &e.tid;
+      if (is(key, "dur")) return &e.duration;
       return nullptr;
     case 4:
-      return key == "name" ? &e.name : nullptr;
+      return is(key, "name") ? &e.name : nullptr;
     default:
       return nullptr;
   }
@@ -79,37 +86,128 @@ void read_dimensions(std::string_view array, std::array<uint32_t, 3>& out) {
   for (; i > 0 && i < 3; ++i) out[i] = 1;
 }
 
+/// One member of the arguments; keys are told apart by length first: this runs for every member.
+void take_argument(std::string_view k, const RawText& value, RawArgs& out) {
+  LaunchShape& shape = out.shape;
+  switch (k.size()) {
+    case 4:
+      if (is(k, "grid")) read_dimensions(value.text, shape.grid);
+      break;
+    case 5:
+      if (is(k, "block")) read_dimensions(value.text, shape.block);
+      if (is(k, "bytes") && value.present) parse_integer(value.text, shape.bytes);
+      break;
+    case 6:
+      if (is(k, "device") && value.present) out.device = value.text;
+      break;
+    case 10:
+      if (is(k, "Group size")) shape.group_size = static_cast<int32_t>(std::min(as_u32(value), 1u << 30));
+      break;
+    case 11:
+      if (is(k, "correlation") && value.present) parse_integer(value.text, out.correlation);
+      break;
+    case 12:
+      if (is(k, "warps per SM")) shape.warps_per_sm = as_figure(value);
+      break;
+    case 13:
+      if (is(k, "shared memory")) shape.shared_bytes = as_u32(value);
+      if (is(k, "blocks per SM")) shape.blocks_per_sm = as_figure(value);
+      if (is(k, "In msg nelems") && value.present) parse_integer(value.text, shape.elements_in);
+      break;
+    case 15:
+      if (is(k, "Collective name")) out.collective = value;
+      break;
+    case 19:
+      if (is(k, "Process Group Ranks")) {
+        out.group = value;
+        if (!value.present) out.group.text = value.text, out.group.present = true;
+      }
+      break;
+    case 20:
+      if (is(k, "registers per thread")) shape.registers = as_u32(value);
+      break;
+    case 25:
+      if (is(k, "est. achieved occupancy %"))
+        shape.reported_occupancy = value.present ? static_cast<int32_t>(std::min(as_u32(value), 1000u)) : -1;
+      break;
+    default:
+      break;
+  }
+}
+
+/// The object at s.at, member by member; s.at ends behind its brace. It accepts and refuses what JsonScanner::value()
+/// does, at the same place with the same words: a report must not depend on how an event was read.
+template <typename Member>
+Scan scan_object(JsonScanner& s, Member&& member) {
+  ++s.at;
+  RawText key, value;
+  for (;;) {
+    if (const Scan r = s.space(); r != Scan::ok) return r;
+    if (*s.at == '}') break;
+    if (*s.at == ',') {
+      ++s.at;
+      continue;
+    }
+    if (*s.at == ']') return s.fail("a bracket closes what is not open");
+    if (*s.at != '"') return s.fail("expected a key or '}'");
+    if (const Scan r = s.key(key); r != Scan::ok) return r;
+    if (const Scan r = s.space(); r != Scan::ok) return r;
+    if (const Scan r = s.value(value); r != Scan::ok) return r;
+    member(key, value);
+    if (const Scan r = s.space(); r != Scan::ok) return r;
+    if (*s.at != ',' && *s.at != '}' && *s.at != ']') return s.fail("expected ',' or the end of the object");
+  }
+  ++s.at;
+  return Scan::ok;
+}
+
+/// The arguments at s.at, for an event of GPU work.
+Scan scan_work_args(JsonScanner& s, RawEvent& event, RawArgs& args) {
+  args = {};
+  event.args_read = false;
+  const char* begin = s.at;
+  --s.depth_limit;  // the braces of the arguments are one level
+  const Scan r =
+      scan_object(s, [&](const RawText& key, const RawText& value) { take_argument(key.text, value, args); });
+  ++s.depth_limit;
+  if (r != Scan::ok) return r;
+  event.args = {begin, static_cast<size_t>(s.at - begin)};
+  event.args_read = true;
+  return Scan::ok;
+}
+
 }  // namespace
 
-Scan scan_event(JsonScanner& s, RawEvent& out) {
+Scan scan_event(JsonScanner& s, RawEvent& out, std::string_view work, RawArgs& args) {
   out = {};
   ++s.at;  // '{'
   RawText key, value;
   for (;;) {
     if (const Scan r = s.space(); r != Scan::ok) return r;
     if (*s.at == '}') break;
-    if (*s.at != '"') {
-      s.error = "expected a key or '}'";
-      return Scan::bad;
-    }
+    if (*s.at != '"') return s.fail("expected a key or '}'");
     if (const Scan r = s.key(key); r != Scan::ok) return r;
     if (const Scan r = s.space(); r != Scan::ok) return r;
-    if (const Scan r = s.value(value); r != Scan::ok) return r;
     out.empty = false;
     std::string decoded;
     std::string_view name = key.text;
     if (key.escaped) name = decoded = decode_text(key);
-    if (RawText* field = field_of(out, name)) {
-      *field = value.present ? value : RawText{};
-    } else if (name == "args") {
-      out.args = !value.present && value.text.starts_with('{') ? value.text : std::string_view{};
+    if (is(name, "args") && *s.at == '{' && !work.empty() && out.category.text == work) {
+      if (const Scan r = scan_work_args(s, out, args); r != Scan::ok) return r;
+    } else {
+      if (const Scan r = s.value(value); r != Scan::ok) return r;
+      if (RawText* field = field_of(out, name)) {
+        *field = value.present ? value : RawText{};
+      } else if (is(name, "args")) {
+        out.args = !value.present && value.text.starts_with('{') ? value.text : std::string_view{};
+        out.args_read = false;
+      }
     }
     if (const Scan r = s.space(); r != Scan::ok) return r;
     if (*s.at == ',') {
       ++s.at;
     } else if (*s.at != '}') {
-      s.error = "expected ',' or '}' in an event";
-      return Scan::bad;
+      return s.fail("expected ',' or '}' in an event");
     }
   }
   ++s.at;
@@ -137,54 +235,7 @@ HostKind classify_call(std::string_view name) {
 }
 
 void scan_args(std::string_view args, RawArgs& out) {
-  LaunchShape& shape = out.shape;
-  for_each_member(args, [&](const RawText& key, const RawText& value) {
-    const std::string_view k = key.text;
-    switch (k.size()) {  // told apart by length first: this runs for every member
-      case 4:
-        if (k == "grid") read_dimensions(value.text, shape.grid);
-        break;
-      case 5:
-        if (k == "block") read_dimensions(value.text, shape.block);
-        if (k == "bytes" && value.present) parse_integer(value.text, shape.bytes);
-        break;
-      case 6:
-        if (k == "device" && value.present) out.device = value.text;
-        break;
-      case 10:
-        if (k == "Group size") shape.group_size = static_cast<int32_t>(std::min(as_u32(value), 1u << 30));
-        break;
-      case 11:
-        if (k == "correlation" && value.present) parse_integer(value.text, out.correlation);
-        break;
-      case 12:
-        if (k == "warps per SM") shape.warps_per_sm = as_figure(value);
-        break;
-      case 13:
-        if (k == "shared memory") shape.shared_bytes = as_u32(value);
-        if (k == "blocks per SM") shape.blocks_per_sm = as_figure(value);
-        if (k == "In msg nelems" && value.present) parse_integer(value.text, shape.elements_in);
-        break;
-      case 15:
-        if (k == "Collective name") out.collective = value;
-        break;
-      case 19:
-        if (k == "Process Group Ranks") {
-          out.group = value;
-          if (!value.present) out.group.text = value.text, out.group.present = true;
-        }
-        break;
-      case 20:
-        if (k == "registers per thread") shape.registers = as_u32(value);
-        break;
-      case 25:
-        if (k == "est. achieved occupancy %")
-          shape.reported_occupancy = value.present ? static_cast<int32_t>(std::min(as_u32(value), 1000u)) : -1;
-        break;
-      default:
-        break;
-    }
-  });
+  for_each_member(args, [&](const RawText& key, const RawText& value) { take_argument(key.text, value, out); });
 }
 
 }  // namespace fathom::trace

@@ -57,14 +57,15 @@ class JsonScanner {
   Scan value(RawText& out);
   /// A key and the colon behind it; `at` is on the opening quote.
   Scan key(RawText& out);
-
- private:
-  Scan container();
-  Scan word(RawText& out);
+  /// `bad`, with what was expected.
   Scan fail(const char* what) {
     error = what;
     return Scan::bad;
   }
+
+ private:
+  Scan container();
+  Scan word(RawText& out);
   const char* string_end(const char* from) const;
   void check_escape(const char* backslash);
   std::vector<char> open_;
