@@ -45,14 +45,18 @@ struct Usage {
 };
 
 /// How a choice ended.
-enum class ChoiceFinish { stop, length, tool_calls };
+struct ChoiceFinish {
+  enum class Kind { stop, length, tool_calls } kind = Kind::stop;
+  std::string stop_string;  // the stop string of the request that ended it, if one did
+  int32_t stop_id = -1;     // the stop id that ended it, if it is not an end id of the model
+};
 
 /// What a step added to one choice.
 struct ChoiceDelta {
   int choice = 0;
-  TextPiece piece;                          // may be empty while a character or a tag is not complete
-  std::vector<SampledToken> tokens;         // those whose text has begun to show, with log probabilities if asked for
-  std::vector<SampledToken> prompt_tokens;  // first delta only, when asked for
+  TextPiece piece;  // may be empty while a character or a tag is not complete
+  std::vector<SampledToken> tokens;
+  std::vector<SampledToken> prompt_tokens;  // with the first token, when asked for
 };
 
 /// Why a request ended without its answer.
@@ -68,8 +72,7 @@ class TextListener {
   /// Queued: nothing stands in the way any more but time.
   virtual void on_accepted() {}
   virtual void on_delta(const ChoiceDelta& delta) = 0;
-  /// `matched` is the stop string or stop id that ended it, when it was one of the request.
-  virtual void on_finish(int choice, ChoiceFinish finish, const std::string& matched) = 0;
+  virtual void on_finish(int choice, const ChoiceFinish& finish) = 0;
   /// All choices have finished, or `failure` says why they have not.
   virtual void on_done(const Usage& usage, const std::optional<Failure>& failure) = 0;
 };
@@ -101,7 +104,7 @@ class GenerationObserver {
   virtual void ended(const GenerationTimes& times) = 0;
 };
 
-/// `service`, `tokenizer` and `observer` (may be null) outlive the generation. Throws Error for bad stop strings.
+/// The observer may be null; `service`, `tokenizer` and it outlive the generation. Throws Error for bad stop strings.
 std::variant<std::shared_ptr<Generation>, Refusal> start_generation(Service& service, const text::Tokenizer& tokenizer,
                                                                     TextRequest request,
                                                                     std::shared_ptr<TextListener> listener,

@@ -51,6 +51,9 @@ class Exchange {
   /// Ends a begun answer so that the client sees it was not complete: the connection is closed without the last chunk.
   virtual void abort() = 0;
 
+  /// Frees the body of the request, once it has been read.
+  virtual void release_body() = 0;
+
   /// False when the answer is complete or the client is gone.
   virtual bool open() const = 0;
   virtual bool begun() const = 0;
@@ -80,6 +83,8 @@ struct HttpOptions {
   std::chrono::milliseconds idle_timeout{75'000};    // between requests of a connection
   std::chrono::milliseconds write_timeout{30'000};   // without the client taking a byte
   size_t backlog_high = 64 << 10;
+  /// Told what a handler or a task threw: a bug, but no reason to end.
+  std::function<void(const std::string&)> on_error;
 };
 
 using HttpHandler = std::function<void(const std::shared_ptr<Exchange>&)>;
@@ -96,7 +101,7 @@ class HttpServer {
   /// "http://127.0.0.1:8000"
   std::string url() const;
 
-  /// Serves until stop(). What the handler throws is logged by nobody: it must not throw.
+  /// Serves until stop().
   void run();
   /// Runs `task` on the serving thread, after what is being done. From any thread.
   void post(std::function<void()> task);
@@ -125,8 +130,5 @@ class HttpServer {
   struct Impl;
   std::shared_ptr<Impl> impl_;
 };
-
-/// The reason phrase of a status: "Not Found".
-std::string_view reason_of(int status);
 
 }  // namespace fathom::serve
