@@ -1,7 +1,6 @@
 #include "text/chat_json.h"
 
 #include "base/error.h"
-#include "text/json.h"
 
 namespace fathom::text {
 namespace {
@@ -126,15 +125,19 @@ class MessageReader {
 
 }  // namespace
 
+std::vector<Message> messages_from_value(const JsonValue& list, std::string_view where, const MessageReading& reading) {
+  if (!list.is(Kind::array)) fail("{} is {}, not a list", where, name_of(list.kind));
+  std::vector<Message> out;
+  for (size_t i = 0; i < list.items.size(); ++i)
+    out.push_back(MessageReader(list.items[i], fmt::format("{}[{}]", where, i), reading).read());
+  return out;
+}
+
 std::vector<Message> messages_from_json(std::string_view json, std::string_view where, const MessageReading& reading) {
   const JsonReading document = read_json(json);
   if (!document.value) fail("{} is not valid JSON: {}", where, document.error);
   if (document.lone_surrogate) fail("{}: a \\u escape is half a surrogate pair", where);
-  if (!document.value->is(Kind::array)) fail("{} is {}, not a list", where, name_of(document.value->kind));
-  std::vector<Message> out;
-  for (size_t i = 0; i < document.value->items.size(); ++i)
-    out.push_back(MessageReader(document.value->items[i], fmt::format("{}[{}]", where, i), reading).read());
-  return out;
+  return messages_from_value(*document.value, where, reading);
 }
 
 }  // namespace fathom::text

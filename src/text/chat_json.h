@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "text/chat.h"
+#include "text/json.h"
 
 namespace fathom::text {
 
@@ -21,5 +22,9 @@ struct MessageReading {
 /// without name or arguments. Fields that the encoding does not know (name, refusal, ...) are not looked at.
 std::vector<Message> messages_from_json(std::string_view json, std::string_view where,
                                         const MessageReading& reading = {});
+
+/// The same from a list that has been read already.
+std::vector<Message> messages_from_value(const JsonValue& list, std::string_view where,
+                                         const MessageReading& reading = {});
 
 }  // namespace fathom::text
