@@ -7,6 +7,7 @@ namespace fathom::cli {
 
 Command check_command();
 Command kernels_command();
+Command plan_command();
 Command run_command();
 Command trace_command();
 
