@@ -14,12 +14,15 @@ constexpr int64_t pages_for(int64_t tokens, int64_t page) {
 }
 
 /// Pages of both pools for a budget. A sequence wastes part of its last page, so each gets one page on top.
-struct PageCounts {
-  int64_t window, entry;
-  explicit PageCounts(const CacheBudget& b)
-      : window(pages_for(b.tokens, Cache::kWindowPage) + b.sequences),
-        entry(pages_for(b.tokens, Cache::kEntryPage) + b.sequences) {}
-};
+PageCount pool_pages(const CacheBudget& b) {
+  const int64_t window_tokens = b.window_tokens > 0 ? b.window_tokens : b.tokens;
+  return {pages_for(window_tokens, Cache::kWindowPage) + b.sequences,
+          pages_for(b.tokens, Cache::kEntryPage) + b.sequences};
+}
+
+int64_t states_of(const CacheBudget& b) {
+  return int64_t{b.sequences} + b.snapshots;
+}
 
 int rows_of(int ratio) {
   return Cache::kEntryPage / ratio;
@@ -39,25 +42,26 @@ int32_t checked_pages(int64_t n, const char* what) {
 Cache::Cache(const ModelConfig& config, const CacheBudget& budget)
     : config_(config),
       budget_(budget),
-      windows_(checked_pages(PageCounts(budget).window, "window rows")),
-      entries_(checked_pages(PageCounts(budget).entry, "entries")),
+      windows_(checked_pages(pool_pages(budget).window, "window rows")),
+      entries_(checked_pages(pool_pages(budget).entry, "entries")),
       sequences_(static_cast<size_t>(budget.sequences)),
       memory_(make_host_memory()) {
-  for (int32_t i = budget.sequences - 1; i >= 0; --i) free_states_.push_back(i);
+  for (int32_t i = budget.sequences - 1; i >= 0; --i) free_ids_.push_back(i);
+  for (auto i = static_cast<int32_t>(states_of(budget)) - 1; i >= 0; --i) free_states_.push_back(i);
   make_layers();
 }
 
 int64_t Cache::bytes_needed(const ModelConfig& c, const CacheBudget& b) {
-  const PageCounts pages(b);
+  const PageCount pages = pool_pages(b);
   int64_t bytes = (c.num_layers + b.draft_stages) * pages.window * ops::page_bytes(ops::RowFormat::v4, kWindowPage);
   for (int i = 0; i < c.num_layers; ++i) {
     const int ratio = c.ratio(i);
     if (ratio == 0) continue;
     bytes += pages.entry * ops::page_bytes(ops::RowFormat::v4, rows_of(ratio));
-    bytes += int64_t{b.sequences} * ring_of(ratio) * (ratio == 4 ? 2 : 1) * c.head_dim * 8;
+    bytes += states_of(b) * ring_of(ratio) * (ratio == 4 ? 2 : 1) * c.head_dim * 8;
     if (ratio == 4) {
       bytes += pages.entry * ops::index_page_bytes(rows_of(4));
-      bytes += int64_t{b.sequences} * kRing4 * 2 * c.index_head_dim * 8;
+      bytes += states_of(b) * kRing4 * 2 * c.index_head_dim * 8;
     }
   }
   return bytes;
@@ -66,9 +70,9 @@ int64_t Cache::bytes_needed(const ModelConfig& c, const CacheBudget& b) {
 void Cache::make_layers() {
   const auto format = ops::RowFormat::v4;
   const auto floats = [&](int64_t ring, int64_t width) {
-    const int64_t count = int64_t{budget_.sequences} * ring * width;
+    const int64_t states = states_of(budget_), count = states * ring * width;
     return View<float, 3>(reinterpret_cast<float*>(memory_->allocate(static_cast<size_t>(count) * sizeof(float))),
-                          budget_.sequences, ring, width);
+                          states, ring, width);
   };
   const auto bytes = [&](int64_t page, int32_t pages) { return memory_->allocate(static_cast<size_t>(page * pages)); };
   for (int i = 0; i < config_.num_layers + budget_.draft_stages; ++i) {
@@ -105,52 +109,99 @@ const Cache::Sequence& Cache::at(SequenceId id) const {
 }
 
 SequenceId Cache::create() {
-  if (free_states_.empty()) fail("cache: all {} sequences are in use", budget_.sequences);
-  const int32_t slot = free_states_.back();
-  free_states_.pop_back();
-  Sequence& s = sequences_[static_cast<size_t>(slot)];
+  if (free_ids_.empty()) fail("cache: all {} sequences are in use", budget_.sequences);
+  const int32_t id = free_ids_.back();
+  free_ids_.pop_back();
+  Sequence& s = sequences_[static_cast<size_t>(id)];
   s = Sequence{};
   s.alive = true;
-  s.state = slot;
-  return SequenceId{slot};
+  s.state = free_states_.back();  // there are as many as sequences and snapshots together
+  free_states_.pop_back();
+  return SequenceId{id};
 }
 
 SequenceId Cache::fork(SequenceId id) {
-  const SequenceId copy = create();
   const Sequence& from = at(id);
-  Sequence& to = at(copy);
-  const int32_t state = to.state;
-  to = from;
-  to.state = state;
-  for (int32_t page : to.window_pages)
+  return create_from({from.written, from.length, from.window_pages, from.entry_pages, from.state, rings(id)});
+}
+
+SequenceId Cache::create_from(const Resume& r) {
+  if (r.length < 0 || r.length > r.rows ||
+      static_cast<int64_t>(r.window_pages.size()) < pages_for(r.rows, kWindowPage) ||
+      static_cast<int64_t>(r.entry_pages.size()) < pages_for(r.rows, kEntryPage))
+    throw std::logic_error("Cache::create_from: pages and lengths do not fit");
+  const SequenceId id = create();
+  Sequence& s = at(id);
+  s.length = r.length, s.written = r.rows;
+  s.state_from = s.reached = r.length;
+  if (r.state >= 0) {
+    s.state_from = r.rings.from, s.reached = r.rings.reached;
+    copy_state(r.state, s.state);
+  }
+  s.window_pages = r.window_pages, s.entry_pages = r.entry_pages;
+  s.window_pages.resize(static_cast<size_t>(pages_for(r.rows, kWindowPage)));  // no pages reserved and not written:
+  s.entry_pages.resize(static_cast<size_t>(pages_for(r.rows, kEntryPage)));    // two would write them
+  for (int32_t page : s.window_pages)
     if (page >= 0) windows_.share(page);
-  for (int32_t page : to.entry_pages) entries_.share(page);
-  copy_state(from.state, state);
-  return copy;
+  for (int32_t page : s.entry_pages) entries_.share(page);
+  return id;
+}
+
+void Cache::release_pages(Sequence& s) {
+  for (int32_t page : s.window_pages)
+    if (page >= 0) windows_.release(page);
+  for (int32_t page : s.entry_pages) entries_.release(page);
 }
 
 void Cache::release(SequenceId id) {
   Sequence& s = at(id);
-  for (int32_t page : s.window_pages)
-    if (page >= 0) windows_.release(page);
-  for (int32_t page : s.entry_pages) entries_.release(page);
+  release_pages(s);
   free_states_.push_back(s.state);
+  free_ids_.push_back(static_cast<int32_t>(id));
   s = Sequence{};
+}
+
+int32_t Cache::release_to_snapshot(SequenceId id) {
+  if (!can_snapshot()) throw std::logic_error("Cache: no room for a snapshot");
+  Sequence& s = at(id);
+  const int32_t state = s.state;
+  release_pages(s);
+  free_ids_.push_back(static_cast<int32_t>(id));
+  ++snapshots_used_;
+  s = Sequence{};
+  return state;
+}
+
+void Cache::free_snapshot(int32_t state) {
+  if (snapshots_used_ <= 0) throw std::logic_error("Cache: a snapshot freed twice");
+  --snapshots_used_;
+  free_states_.push_back(state);
+}
+
+Cache::Lacking Cache::lacking(const Sequence& s, int64_t tokens) const {
+  const int64_t end = std::max(s.length + tokens, s.written);
+  const auto window_have = static_cast<int64_t>(s.window_pages.size()),
+             entry_have = static_cast<int64_t>(s.entry_pages.size());
+  Lacking l;
+  l.fresh.window = std::max<int64_t>(0, pages_for(end, kWindowPage) - window_have);
+  l.fresh.entry = std::max<int64_t>(0, pages_for(end, kEntryPage) - entry_have);
+  // Only the pages that hold the first unwritten token can be both ours and somebody else's: later ones are new.
+  const int64_t w = s.written / kWindowPage, e = s.written / kEntryPage;
+  const bool writes = s.length + tokens > s.written;
+  l.copy_window = writes && w < window_have && windows_.shared(s.window_pages[static_cast<size_t>(w)]);
+  l.copy_entry = writes && e < entry_have && entries_.shared(s.entry_pages[static_cast<size_t>(e)]);
+  return l;
+}
+
+PageCount Cache::pages_to_reserve(SequenceId id, int64_t tokens) const {
+  const Lacking l = lacking(at(id), tokens);
+  return {l.fresh.window + l.copy_window, l.fresh.entry + l.copy_entry};
 }
 
 bool Cache::reserve(SequenceId id, int64_t tokens) {
   Sequence& s = at(id);
-  const int64_t end = std::max(s.length + tokens, s.written);
-  const auto window_have = static_cast<int64_t>(s.window_pages.size()),
-             entry_have = static_cast<int64_t>(s.entry_pages.size());
-  const int64_t window_new = std::max<int64_t>(0, pages_for(end, kWindowPage) - window_have);
-  const int64_t entry_new = std::max<int64_t>(0, pages_for(end, kEntryPage) - entry_have);
-  // Only the pages that hold the first unwritten token can be both ours and somebody else's: later ones are new.
-  const int64_t w = s.written / kWindowPage, e = s.written / kEntryPage;
-  const bool writes = s.length + tokens > s.written;
-  const bool copy_w = writes && w < window_have && windows_.references(s.window_pages[static_cast<size_t>(w)]) > 1;
-  const bool copy_e = writes && e < entry_have && entries_.references(s.entry_pages[static_cast<size_t>(e)]) > 1;
-  if (windows_.free() < window_new + copy_w || entries_.free() < entry_new + copy_e) return false;
+  const Lacking l = lacking(s, tokens);
+  if (windows_.free() < l.fresh.window + l.copy_window || entries_.free() < l.fresh.entry + l.copy_entry) return false;
 
   const auto take_own = [this](PagePool& pool, int32_t& page, void (Cache::*copy)(int32_t from, int32_t to)) {
     const int32_t own = pool.acquire();
@@ -158,10 +209,12 @@ bool Cache::reserve(SequenceId id, int64_t tokens) {
     pool.release(page);
     page = own;
   };
-  if (copy_w) take_own(windows_, s.window_pages[static_cast<size_t>(w)], &Cache::copy_window_page);
-  if (copy_e) take_own(entries_, s.entry_pages[static_cast<size_t>(e)], &Cache::copy_entry_page);
-  for (int64_t i = 0; i < window_new; ++i) s.window_pages.push_back(windows_.acquire());
-  for (int64_t i = 0; i < entry_new; ++i) s.entry_pages.push_back(entries_.acquire());
+  if (l.copy_window)
+    take_own(windows_, s.window_pages[static_cast<size_t>(s.written / kWindowPage)], &Cache::copy_window_page);
+  if (l.copy_entry)
+    take_own(entries_, s.entry_pages[static_cast<size_t>(s.written / kEntryPage)], &Cache::copy_entry_page);
+  for (int64_t i = 0; i < l.fresh.window; ++i) s.window_pages.push_back(windows_.acquire());
+  for (int64_t i = 0; i < l.fresh.entry; ++i) s.entry_pages.push_back(entries_.acquire());
   return true;
 }
 
@@ -170,11 +223,11 @@ void Cache::commit(SequenceId id, int64_t tokens) {
   s.length += tokens;
   s.written = std::max(s.written, s.length);
   s.reached = std::max(s.reached, s.length);
-  if (budget_.keep_window >= 0) drop_old_windows(s);
+  if (budget_.keep_window >= 0) drop_old_windows(s, budget_.keep_window);
 }
 
-void Cache::drop_old_windows(Sequence& s) {
-  const int64_t oldest = s.length - config_.window - budget_.keep_window;  // first token that must stay
+void Cache::drop_old_windows(Sequence& s, int64_t keep) {
+  const int64_t oldest = s.length - config_.window - keep;  // first token that must stay
   for (int64_t i = 0; (i + 1) * kWindowPage <= oldest; ++i) {
     int32_t& page = s.window_pages[static_cast<size_t>(i)];
     if (page < 0) continue;
@@ -183,11 +236,11 @@ void Cache::drop_old_windows(Sequence& s) {
   }
 }
 
-bool Cache::ring_holds(const Sequence& s, int64_t length) const {
+bool Cache::rings_hold(const RingRange& rings, int64_t length) const {
   const int64_t need4 = std::max<int64_t>(0, length / 4 * 4 - 4), need128 = length / 128 * 128;
   const bool any4 = std::count(config_.compress_ratios.begin(), config_.compress_ratios.end(), 4) > 0;
   const bool any128 = std::count(config_.compress_ratios.begin(), config_.compress_ratios.end(), 128) > 0;
-  const auto oldest = [&](int ring) { return std::max(s.state_from, s.reached - ring); };
+  const auto oldest = [&](int ring) { return std::max(rings.from, rings.reached - ring); };
   return (!any4 || need4 >= oldest(kRing4) || need4 == length) &&
          (!any128 || need128 >= oldest(kRing128) || need128 == length);
 }
@@ -196,7 +249,7 @@ int64_t Cache::rollback(SequenceId id, int64_t length) {
   Sequence& s = at(id);
   if (length < 0 || length > s.length) throw std::logic_error("Cache::rollback beyond the sequence");
   int64_t from = length;
-  if (!ring_holds(s, length)) from = std::min(std::max<int64_t>(0, length / 4 * 4 - 4), length / 128 * 128);
+  if (!rings_hold(rings(id), length)) from = feed_from(length);
   const int64_t oldest = std::max<int64_t>(0, from - config_.window + 1) / kWindowPage;
   for (int64_t i = oldest; i < pages_for(length, kWindowPage); ++i)
     if (s.window_pages[static_cast<size_t>(i)] < 0) from = 0;  // its window is gone: everything has to be fed again
@@ -262,8 +315,12 @@ Cache::Usage Cache::usage() const {
           entries_.total(),
           entries_.free(),
           budget_.sequences,
-          static_cast<int32_t>(free_states_.size()),
-          static_cast<int64_t>(memory_->allocated())};
+          static_cast<int32_t>(free_ids_.size()),
+          static_cast<int64_t>(memory_->allocated()),
+          windows_.cached(),
+          entries_.cached(),
+          budget_.snapshots,
+          snapshots_used_};
 }
 
 void Cache::check() const {
@@ -272,20 +329,22 @@ void Cache::check() const {
     for (const Sequence& s : sequences_)
       for (int32_t page : pages_of(s))
         if (page >= 0) ++count[static_cast<size_t>(page)];
-    int32_t unused = 0;
+    int32_t used = 0, cached = 0, unused = 0;
     for (int32_t p = 0; p < pool.total(); ++p) {
       if (count[static_cast<size_t>(p)] != pool.references(p))
         throw std::logic_error(std::string("Cache: wrong count of a page of ") + what);
-      unused += count[static_cast<size_t>(p)] == 0;
+      ++(pool.references(p) > 0 ? used : pool.holds(p) > 0 ? cached : unused);
     }
-    if (unused != pool.free()) throw std::logic_error(std::string("Cache: in use + free is not total for ") + what);
+    if (unused != pool.free() || cached != pool.cached() || used != pool.used())
+      throw std::logic_error(std::string("Cache: used + cached + free is not total for ") + what);
   };
   audit(
       windows_, [](const Sequence& s) -> const auto& { return s.window_pages; }, "window rows");
   audit(
       entries_, [](const Sequence& s) -> const auto& { return s.entry_pages; }, "entries");
   const auto alive = std::count_if(sequences_.begin(), sequences_.end(), [](const Sequence& s) { return s.alive; });
-  if (alive + static_cast<int64_t>(free_states_.size()) != budget_.sequences)
+  if (alive + static_cast<int64_t>(free_ids_.size()) != budget_.sequences ||
+      alive + snapshots_used_ + static_cast<int64_t>(free_states_.size()) != states_of(budget_))
     throw std::logic_error("Cache: sequences lost");
 }
 
