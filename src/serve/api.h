@@ -46,7 +46,6 @@ struct ApiModel {
   int64_t default_max_tokens = 4096;  // where the request says nothing
   int64_t max_choices = 128;          // n times prompts of one request
   std::chrono::milliseconds timeout{0};
-  uint64_t seed = 0;  // where the request names none, seeds are drawn from this
 };
 
 /// How an API writes an error: status and JSON body.
@@ -68,8 +67,9 @@ class Api {
                      std::shared_ptr<TextListener> listener) = 0;
   /// Answers with the error.
   virtual void fail(Exchange& exchange, const ErrorWriter& writer, const ApiError& error) = 0;
-  /// Id of the request this exchange is: the client's x-request-id, or one of ours.
-  virtual const std::string& request_id(const Exchange& exchange) const = 0;
+  /// A new name, 24 hexadecimal digits, and a new random number. On the HTTP thread.
+  virtual std::string new_id() = 0;
+  virtual uint64_t random() = 0;
 };
 
 /// {"error": {"message", "type", "param", "code"}}

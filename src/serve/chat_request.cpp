@@ -1,0 +1,195 @@
+#include "serve/chat_request.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "serve/chat_prompt.h"
+#include "serve/fields.h"
+#include "text/chat_json.h"
+#include "text/protocol.h"
+
+namespace fathom::serve {
+namespace {
+
+using text::JsonValue;
+using Kind = JsonValue::Kind;
+
+constexpr double kNever = -1000;  // a logit bias that no token survives
+
+void set_member(JsonValue& object, const char* name, JsonValue value) {
+  for (auto& member : object.members)
+    if (member.name == name) {
+      member.value = std::move(value);
+      return;
+    }
+  object.members.emplace_back(name, std::move(value));
+}
+
+/// Other spellings of what the encoding knows: `reasoning` for reasoning_content, `prefix` for wo_eos.
+void translate_message(JsonValue& message) {
+  if (!message.is(Kind::object)) return;
+  const JsonValue* content = message.find("reasoning_content");
+  if (!content || content->is(Kind::null))
+    if (const JsonValue* reasoning = message.find("reasoning"); reasoning && reasoning->is(Kind::string))
+      set_member(message, "reasoning_content", JsonValue(*reasoning));
+  if (const JsonValue* prefix = message.find("prefix"); prefix && prefix->is(Kind::boolean) && prefix->truth)
+    set_member(message, "wo_eos", JsonValue(*prefix));
+}
+
+std::vector<text::Message> read_messages(Fields& fields) {
+  const JsonValue* given = fields.find("messages");
+  if (!given) fields.refuse("messages", "is missing: it must be a list of messages");
+  JsonValue list = *given;
+  for (JsonValue& message : list.items) translate_message(message);
+  if (fields.boolean("continue_final_message").value_or(false) && !list.items.empty())
+    set_member(list.items.back(), "wo_eos", JsonValue{.kind = Kind::boolean, .truth = true});
+  if (const auto generate = fields.boolean("add_generation_prompt"); generate && !*generate)
+    fields.refuse("add_generation_prompt", "false is not supported: the encoding decides by the last message");
+  return text::messages_from_value(list, "messages");
+}
+
+/// The tools as JSON, checked; empty when there are none.
+std::string read_tools(Fields& fields, std::vector<std::string>& warnings) {
+  const JsonValue* tools = fields.find("tools");
+  if (!tools) return "";
+  if (!tools->is(Kind::array)) fields.refuse("tools", fmt::format("is {}, it must be a list", kind_of(*tools)));
+  for (size_t i = 0; i < tools->items.size(); ++i) {
+    const JsonValue& tool = tools->items[i];
+    const std::string place = fmt::format("tools[{}]", i);
+    const JsonValue* type = tool.find("type");
+    if (!tool.is(Kind::object) || !type || !type->is(Kind::string) || type->text != "function")
+      fields.refuse(place, "is not supported: it must be an object of type \"function\"");
+    const JsonValue* function = tool.find("function");
+    const JsonValue* name = function ? function->find("name") : nullptr;
+    if (!name || !name->is(Kind::string) || name->text.empty()) fields.refuse(place, "has no function with a name");
+    if (const JsonValue* strict = function->find("strict"); strict && strict->truthy())
+      warnings.push_back(place + ": strict is not enforced");
+  }
+  return tools->items.empty() ? "" : text::write_json(*tools);
+}
+
+/// True when calls are forbidden.
+bool read_tool_choice(Fields& fields, bool have_tools) {
+  const JsonValue* choice = fields.find("tool_choice");
+  if (!choice) return false;
+  if (choice->is(Kind::string) && choice->text == "none") return true;
+  if (choice->is(Kind::string) && choice->text == "auto") return false;
+  if (!have_tools) fields.refuse("tool_choice", "asks for a call, but there are no tools");
+  if (choice->is(Kind::object) || (choice->is(Kind::string) && choice->text == "required"))
+    fields.refuse("tool_choice",
+                  "is not supported with this value: forcing a call needs constrained decoding, which this "
+                  "server does not have; use \"auto\" or \"none\"");
+  fields.refuse("tool_choice", "must be \"none\" or \"auto\"");
+}
+
+void refuse_what_is_missing(Fields& fields) {
+  if (const JsonValue* format = fields.object("response_format")) {
+    const JsonValue* type = format->find("type");
+    if (!type || !type->is(Kind::string) || type->text != "text")
+      fields.refuse("response_format",
+                    "is not supported with this type: it needs constrained decoding, which this server "
+                    "does not have; use {\"type\": \"text\"}");
+  }
+  for (const char* name : {"functions", "function_call"})
+    if (fields.find(name)) fields.refuse(name, "is not supported: use tools and tool_choice");
+  for (const char* name : {"audio", "web_search_options", "prediction", "guided_json", "guided_regex", "guided_choice",
+                           "guided_grammar", "structured_outputs", "structural_tag", "best_of", "use_beam_search"})
+    if (const JsonValue* value = fields.find(name); value && value->truthy()) fields.refuse(name, "is not supported");
+  for (const std::string& modality : fields.texts("modalities", 8))
+    if (modality != "text") fields.refuse("modalities", "other than text are not supported");
+}
+
+ThinkingChoice read_thinking(Fields& fields, std::vector<std::string>& warnings, ChatPrompt& prompt) {
+  ThinkingChoice out;
+  out.effort = fields.text("reasoning_effort");
+  if (const JsonValue* thinking = fields.find("thinking")) {
+    if (thinking->is(Kind::boolean)) {
+      out.on = thinking->truth;
+    } else if (thinking->is(Kind::object)) {
+      Fields inner(*thinking, "thinking.");
+      const std::string type = inner.text("type").value_or("enabled");
+      if (type != "enabled" && type != "disabled") inner.refuse("type", "must be \"enabled\" or \"disabled\"");
+      out.on = type == "enabled";
+      out.budget = inner.integer("budget_tokens", 0, INT32_MAX);
+      warn_of_unknown(inner, warnings);
+    } else {
+      fields.refuse("thinking", "must be {\"type\": \"enabled\"} or {\"type\": \"disabled\"}");
+    }
+  }
+  if (const JsonValue* reasoning = fields.object("reasoning")) {
+    Fields inner(*reasoning, "reasoning.");
+    if (const auto effort = inner.text("effort")) out.effort = effort;
+    if (const auto enabled = inner.boolean("enabled")) out.on = enabled;
+    if (const auto budget = inner.integer("max_tokens", 0, INT32_MAX)) out.budget = budget;
+    warn_of_unknown(inner, warnings);
+  }
+  if (const JsonValue* arguments = fields.object("chat_template_kwargs")) {
+    Fields inner(*arguments, "chat_template_kwargs.");
+    for (const char* name : {"thinking", "enable_thinking"})
+      if (const auto on = inner.boolean(name)) out.on = on;
+    if (const auto effort = inner.text("reasoning_effort")) out.effort = effort;
+    if (const auto drop = inner.boolean("drop_thinking")) prompt.drop_thinking = *drop;
+    warn_of_unknown(inner, warnings);
+  }
+  for (const char* name : {"thinking_budget", "thinking_token_budget"})
+    if (const auto budget = fields.integer(name, 0, INT32_MAX)) out.budget = budget;
+  return out;
+}
+
+/// Messages, tools and thinking. True in `no_calls` when calls are forbidden.
+ChatPrompt read_prompt(Fields& fields, Api& api, ThinkingChoice& thinking, bool& no_calls,
+                       std::vector<std::string>& warnings) {
+  ChatPrompt prompt;
+  prompt.messages = read_messages(fields);
+  prompt.tools = read_tools(fields, warnings);
+  no_calls = read_tool_choice(fields, !prompt.tools.empty());
+  if (no_calls) prompt.tools.clear();
+  refuse_what_is_missing(fields);
+  thinking = read_thinking(fields, warnings, prompt);
+  apply_thinking(thinking, api.model().thinking, prompt, warnings);
+  return prompt;
+}
+
+}  // namespace
+
+ChatCall read_chat(const HttpRequest& http, Api& api, uint64_t random) {
+  const JsonValue body = read_body(http);
+  Fields fields(body);
+  ChatCall call;
+  TextRequest& r = call.request;
+  call.common = read_common(fields, api.model(), random, r);
+  auto& warnings = call.common.warnings;
+
+  ThinkingChoice thinking;
+  bool no_calls = false;
+  const ChatPrompt prompt = read_prompt(fields, api, thinking, no_calls, warnings);
+  r.one_call = !fields.boolean("parallel_tool_calls").value_or(true);
+  if (no_calls)  // without its token no call can begin
+    if (const auto dsml = api.model().tokenizer->added_id(text::protocol::kDsml))
+      r.sampling.logit_bias.emplace_back(*dsml, kNever);
+
+  call.logprobs = fields.boolean("logprobs").value_or(false);
+  const auto top = fields.integer("top_logprobs", 0, 20);
+  if (top && *top > 0 && !call.logprobs) fields.refuse("top_logprobs", "needs logprobs to be true");
+  if (call.logprobs) r.sampling.top_logprobs = static_cast<int>(top.value_or(0));
+  const auto most = fields.integer("max_tokens", 1, INT32_MAX),
+             most_completion = fields.integer("max_completion_tokens", 1, INT32_MAX);
+  warn_of_unknown(fields, warnings);
+  set_prompt(encode_prompt(prompt, *api.model().tokenizer), thinking.budget, most_completion ? most_completion : most,
+             api, r, warnings);
+  return call;
+}
+
+std::vector<int32_t> chat_prompt_ids(const HttpRequest& http, Api& api, std::vector<std::string>& warnings) {
+  const JsonValue body = read_body(http);
+  Fields fields(body);
+  fields.ignore({"model", "add_special_tokens", "return_token_strs"});
+  ThinkingChoice thinking;
+  bool no_calls = false;
+  const ChatPrompt prompt = read_prompt(fields, api, thinking, no_calls, warnings);
+  warn_of_unknown(fields, warnings);
+  return encode_prompt(prompt, *api.model().tokenizer).ids;
+}
+
+}  // namespace fathom::serve

@@ -1,0 +1,61 @@
+#include "serve/openai_json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <iterator>
+
+#include "base/utf8.h"
+#include "text/json.h"
+
+namespace fathom::serve {
+
+std::string usage_json(const Usage& u) {
+  return fmt::format(
+      R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},"prompt_tokens_details":{{"cached_tokens":{}}},)"
+      R"("completion_tokens_details":{{"reasoning_tokens":{}}},"prompt_cache_hit_tokens":{},"prompt_cache_miss_tokens":{}}})",
+      u.prompt_tokens, u.completion_tokens, u.prompt_tokens + u.completion_tokens, u.cached_tokens, u.reasoning_tokens,
+      u.cached_tokens, u.prompt_tokens - u.cached_tokens);
+}
+
+double json_logprob(float logprob) {
+  return std::isfinite(logprob) ? std::max(static_cast<double>(logprob), -9999.0) : -9999.0;
+}
+
+std::string token_text(const text::Tokenizer& tokenizer, int32_t token) {
+  return tokenizer.has(token) ? utf8_repaired(tokenizer.bytes(token)) : "\xEF\xBF\xBD";
+}
+
+void append_quoted(std::string& out, std::string_view text) {
+  out += '"';
+  text::append_json_escaped(out, text);
+  out += '"';
+}
+
+namespace {
+
+void append_entry(std::string& out, const text::Tokenizer& tokenizer, int32_t token, float logprob) {
+  out += R"({"token":)";
+  append_quoted(out, token_text(tokenizer, token));
+  fmt::format_to(std::back_inserter(out), R"(,"logprob":{:.6g},"bytes":[)", json_logprob(logprob));
+  const std::string_view bytes = tokenizer.has(token) ? tokenizer.bytes(token) : std::string_view("\xEF\xBF\xBD");
+  for (size_t i = 0; i < bytes.size(); ++i)
+    fmt::format_to(std::back_inserter(out), "{}{}", i ? "," : "", static_cast<unsigned char>(bytes[i]));
+  out += ']';
+}
+
+}  // namespace
+
+void append_logprob(std::string& out, const text::Tokenizer& tokenizer, const SampledToken& token) {
+  append_entry(out, tokenizer, token.token, token.logprob);
+  out += R"(,"top_logprobs":[)";
+  for (size_t i = 0; i < token.top.size(); ++i) {
+    if (i) out += ',';
+    append_entry(out, tokenizer, token.top[i].token, token.top[i].logprob);
+    out += '}';
+  }
+  out += "]}";
+}
+
+}  // namespace fathom::serve
