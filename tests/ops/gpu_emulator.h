@@ -166,6 +166,10 @@ inline float shuffle_from(float v, int lane) {
   const uint64_t word = std::bit_cast<uint32_t>(v);
   return std::bit_cast<float>(static_cast<uint32_t>(emulator::exchange(&word, 1)[lane][0]));
 }
+inline int shuffle_from(int v, int lane) {
+  const uint64_t word = static_cast<uint32_t>(v);
+  return static_cast<int>(static_cast<uint32_t>(emulator::exchange(&word, 1)[lane][0]));
+}
 inline uint64_t shuffle_from(uint64_t v, int lane) {
   return emulator::exchange(&v, 1)[lane][0];
 }

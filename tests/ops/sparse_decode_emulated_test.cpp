@@ -6,6 +6,7 @@
 
 #include "ops/device/e4m3_decode.h"
 #include "ops/gpu_emulator.h"
+#include "ops/sparse_attention/decode_burst.cuh"
 #include "ops/sparse_attention/decode_kernel.cuh"
 #include "ops/sparse_attention/decode_pack.h"
 #include "ops/sparse_attention/decode_wide.cuh"
@@ -27,32 +28,34 @@ struct Run {
   unsigned seed = 1;
 };
 
+/// The warpgroup kernel.
+struct Wide : sparse_decode::wide::Layout {};
+
+template <typename G>
+inline constexpr bool kIsBurst = false;
+template <int kMTiles, int kHeadGroups, int kTiles, int kCluster>
+inline constexpr bool kIsBurst<sparse_decode::Burst<kMTiles, kHeadGroups, kTiles, kCluster>> = true;
+
 template <typename G>
 void run_emulated(SparseCase& c, const Run& run, std::vector<uint64_t>& arrivals) {
   Params p = sparse_decode::pack(c.args());
   const int groups = (c.shape.heads + G::kHeads - 1) / G::kHeads;
   const size_t units = static_cast<size_t>(c.shape.tokens) * groups;
   arrivals.resize(units);
-  std::vector<float> state(units * run.splits * G::kHeads * 2, NAN), partial(units * run.splits * G::kQuads * 4, NAN);
+  std::vector<float> state(units * run.splits * sparse_decode::Partials<G>::kStateFloats, NAN);
+  std::vector<uint64_t> partial(units * run.splits * G::kQuads, ~uint64_t{0});
   p.arrivals = arrivals.data(), p.state = state.data(), p.partial = partial.data(), p.patience = run.patience;
-  device::emulator::run_grid(run.splits, groups, c.shape.tokens, sparse_decode::kThreads, G::kSharedBytes, false,
-                             run.seed, [&](std::byte* shared) { sparse_decode::decode_block<G>(p, shared); });
-}
-
-/// The warpgroup kernel.
-struct Wide : sparse_decode::wide::Layout {};
-
-template <>
-void run_emulated<Wide>(SparseCase& c, const Run& run, std::vector<uint64_t>& arrivals) {
-  Params p = sparse_decode::pack(c.args());
-  const int groups = (c.shape.heads + Wide::kHeads - 1) / Wide::kHeads;
-  const size_t units = static_cast<size_t>(c.shape.tokens) * groups;
-  arrivals.resize(units);
-  std::vector<float> state(units * run.splits * Wide::kHeads * 2, NAN);
-  std::vector<float> partial(units * run.splits * Wide::kQuads * 4, NAN);
-  p.arrivals = arrivals.data(), p.state = state.data(), p.partial = partial.data(), p.patience = run.patience;
-  device::emulator::run_grid(run.splits, groups, c.shape.tokens, sparse_decode::wide::kBlockThreads, Wide::kSharedBytes,
-                             false, run.seed, [&](std::byte* shared) { sparse_decode::wide::wide_block(p, shared); });
+  const auto grid = [&](int threads, bool cluster, auto block) {
+    device::emulator::run_grid(run.splits, groups, c.shape.tokens, threads, G::kSharedBytes, cluster, run.seed, block);
+  };
+  if constexpr (std::is_same_v<G, Wide>)
+    grid(sparse_decode::wide::kBlockThreads, false,
+         [&](std::byte* shared) { sparse_decode::wide::wide_block(p, shared); });
+  else if constexpr (kIsBurst<G>)
+    grid(sparse_decode::kThreads, G::kCluster > 0,
+         [&](std::byte* shared) { sparse_decode::burst_block<G>(p, shared); });
+  else
+    grid(sparse_decode::kThreads, false, [&](std::byte* shared) { sparse_decode::decode_block<G>(p, shared); });
 }
 
 template <typename G>
@@ -64,17 +67,19 @@ void expect_right(const SparseCaseShape& shape, const Run& run, const std::strin
     run_emulated<G>(c, run, arrivals);
     const SparseComparison got = compare_sparse(c);
     EXPECT_EQ(got.failure, "") << what;
-    EXPECT_LE(got.relative_l2, shape.rotate ? kToleranceWithRope : kTolerance) << what;
+    // Few rows may sit where even the exact output rounds badly.
+    EXPECT_LE(got.relative_l2, std::max(shape.rotate ? kToleranceWithRope : kTolerance, 1.06 * got.rounding_l2))
+        << what;
     if (std::getenv("FATHOM_TEST_VERBOSE"))
       printf("%s: %.3g, lse %.2g\n", what.c_str(), got.relative_l2, got.worst_lse);
   }
 }
 
-using V4Small = Geometry<RowFormat::v4, 1, 1, 16, 8>;
-using V4Middle = Geometry<RowFormat::v4, 2, 1, 16, 6>;
-using V4Wide = Geometry<RowFormat::v4, 4, 2, 16, 6>;
-using Bf16Small = Geometry<RowFormat::bf16, 1, 1, 16, 4>;
-using Bf16Middle = Geometry<RowFormat::bf16, 2, 2, 16, 4>;
+using V4Small = Geometry<RowFormat::v4, 1, 1, 8>;
+using V4Middle = Geometry<RowFormat::v4, 2, 1, 6>;
+using V4Wide = Geometry<RowFormat::v4, 4, 2, 6>;
+using Bf16Small = Geometry<RowFormat::bf16, 1, 1, 4>;
+using Bf16Middle = Geometry<RowFormat::bf16, 2, 2, 4>;
 
 TEST(SparseDecodeEmulated, DecodesEveryCodeExactlyForEveryScaleByte) {
   for (uint32_t scale = 0; scale < 255; ++scale)
@@ -164,6 +169,45 @@ TEST(SparseDecodeEmulated, DefinesEmptyMaskedAndSingleRows) {
   expect_right<V4Small>(s, {4, 1 << 30, 10}, "all masked");
   s.masked = 0.95, s.codes = true;
   expect_right<V4Small>(s, {4, 0, 11}, "nearly all masked");
+}
+
+using sparse_decode::Burst;
+
+TEST(SparseDecodeEmulated, KernelForFewRowsMatchesFloat64) {
+  SparseCaseShape s;
+  s.heads = 16, s.window_most = 16, s.extra_most = 60, s.masked = 0.1, s.rotate = false;
+  expect_right<Burst<1, 1, 5, 0>>(s, {1}, "16 heads alone");
+  s.rotate = true, s.codes = true, s.tokens = 2, s.window_length = {16, 9}, s.extra_length = {60, 11};
+  expect_right<Burst<1, 1, 2, 0>>(s, {3, 1 << 30, 31}, "16 heads, 3 splits");
+  s.heads = 40;
+  expect_right<Burst<2, 1, 3, 0>>(s, {2, 1 << 30, 32}, "32 heads a block");
+  expect_right<Burst<2, 2, 5, 0>>(s, {1, 0, 33}, "32 heads a block alone");
+  s.heads = 64, s.codes = false;
+  expect_right<Burst<4, 2, 3, 0>>(s, {2, 0, 34}, "64 heads a block");
+  expect_right<Burst<4, 2, 5, 0>>(s, {1, 0, 35}, "64 heads a block alone");
+}
+
+TEST(SparseDecodeEmulated, KernelForFewRowsTakesLargeScalesAndNoRows) {
+  SparseCaseShape s;
+  s.heads = 16, s.window_most = 0, s.extra_most = 150, s.query_scale = 1e-2, s.largest_scale = 140;
+  expect_right<Burst<1, 1, 5, 0>>(s, {2, 1 << 30, 36}, "large scales");
+  expect_right<Burst<1, 1, 5, 8>>(s, {8, 0, 37}, "large scales, cluster");
+  s.largest_scale = 0, s.query_scale = 1, s.tokens = 4, s.extra_length = {0, 1, 40, 150}, s.masked = 0.5;
+  expect_right<Burst<1, 1, 5, 0>>(s, {3, 0, 38}, "short");
+  s.masked = 1;
+  expect_right<Burst<1, 1, 5, 0>>(s, {3, 0, 39}, "masked");
+  expect_right<Burst<1, 1, 5, 8>>(s, {8, 0, 40}, "masked, cluster");
+}
+
+TEST(SparseDecodeEmulated, SplitsCombineThroughTheMemoryOfACluster) {
+  SparseCaseShape s;
+  s.tokens = 2, s.heads = 24, s.window_most = 40, s.extra_most = 200, s.window_page = 2, s.extra_page = 3,
+  s.padding = 1;
+  s.window_length = {40, 5}, s.extra_length = {200, 30};
+  expect_right<Burst<1, 1, 5, 8>>(s, {8, 0, 41}, "cluster of 8");
+  expect_right<Burst<1, 1, 3, 16>>(s, {16, 0, 42}, "cluster of 16");
+  s.window_length = {0, 1}, s.extra_length = {0, 0};
+  expect_right<Burst<1, 1, 3, 16>>(s, {16, 0, 43}, "no row, one row");
 }
 
 TEST(SparseDecodeEmulated, WarpgroupKernelMatchesFloat64) {

@@ -196,8 +196,37 @@ double copy_bandwidth(Workplace& w) {
   return 2.0 * static_cast<double>(half) / (times[times.size() / 2] * 1e-3);
 }
 
+/// Plans of the kernel for few rows: for each kind of block every number of splits that gives a block few enough tiles.
+void add_burst_plans(const BenchShape& s, const ops::DeviceInfo& device, std::vector<Plan>& plans) {
+  const int tiles = (s.window + s.extra + 15) / 16;
+  const bool sm90 = device.compute_capability >= 90;
+  for (int heads : {16, 32, 64}) {
+    if (heads > 16 && heads / 2 >= s.heads) continue;
+    const int units = s.tokens * ((s.heads + heads - 1) / heads), resident = heads == 16 ? 2 : 1;
+    for (int splits = 1; splits <= std::min(32, tiles); ++splits) {
+      const int each = (tiles + splits - 1) / splits;
+      if (each > 5 || (tiles + each - 1) / each != splits || units * splits > 4 * device.sm_count) continue;
+      Plan plan{heads, splits, false, false, units * splits <= resident * device.sm_count ? 40000 : 0};
+      plan.burst = each;
+      for (bool overlap : {false, true}) {
+        plan.overlap = overlap;
+        if (!overlap || sm90) plans.push_back(plan);
+      }
+    }
+  }
+  for (int cluster : {8, 16}) {
+    const int each = (tiles + cluster - 1) / cluster;
+    if (!sm90 || each > (cluster == 16 ? 3 : 5) || s.tokens * ((s.heads + 15) / 16) * cluster > 4 * device.sm_count)
+      continue;
+    Plan plan{16, cluster, false, true};
+    plan.burst = each, plan.cluster = cluster;
+    plans.push_back(plan);
+  }
+}
+
 std::vector<Plan> grid_of_plans(const BenchShape& s, const ops::DeviceInfo& device) {
   std::vector<Plan> plans;
+  add_burst_plans(s, device, plans);
   const int tiles = (s.window + s.extra + 15) / 16;
   for (int heads : {16, 32, 64}) {
     if (heads > 16 && heads / 2 >= s.heads) continue;
@@ -228,7 +257,12 @@ std::vector<Plan> grid_of_plans(const BenchShape& s, const ops::DeviceInfo& devi
 
 std::string text_of(const Plan& p) {
   char text[64];
-  std::snprintf(text, sizeof(text), "%dx%d%s%s", p.block_heads, p.splits, p.wide ? "w" : "", p.overlap ? "o" : "");
+  std::snprintf(text, sizeof(text), "%dx%d%s%s", p.block_heads, p.splits,
+                p.wide      ? "w"
+                : p.cluster ? "c"
+                : p.burst   ? "b"
+                            : "",
+                p.overlap ? "o" : "");
   return text;
 }
 
@@ -249,7 +283,8 @@ void bench_attention(const ops::DeviceInfo& device, bool all_plans) {
       for (const Plan& plan : grid_of_plans(s, device)) {
         const double us = time_plan(w, cold, device, plan, 5);
         std::printf("plan %-16s %-8s %8.2f us\n", s.name, text_of(plan).c_str(), us);
-        if (us > 0 && us < best[plan.wide || plan.overlap].first) best[plan.wide || plan.overlap] = {us, plan};
+        if (us > 0 && us < best[plan.wide || plan.overlap || plan.cluster].first)
+          best[plan.wide || plan.overlap || plan.cluster] = {us, plan};
       }
     const Plan chosen = ops::sparse_decode::choose_plan(cold.sets[0], device, false);
     const Plan chosen_sm90 = ops::sparse_decode::choose_plan(cold.sets[0], device, true);

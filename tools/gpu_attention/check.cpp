@@ -33,7 +33,11 @@ std::string describe(const SparseCaseShape& s, const Plan& plan) {
                 s.format == ops::RowFormat::v4 ? "v4" : "bf16", s.tokens, s.heads, s.window_page, s.extra_page,
                 s.window_most, s.extra_most, s.window_length.empty() ? "" : " ragged", s.masked,
                 s.codes ? " codes" : "", s.padding ? " strided" : "", plan.block_heads, plan.splits,
-                plan.wide ? " wide" : "", plan.patience ? " wait" : "");
+                plan.wide      ? " wide"
+                : plan.cluster ? " cluster"
+                : plan.burst   ? " burst"
+                               : "",
+                plan.patience ? " wait" : "");
   return text;
 }
 
@@ -60,6 +64,24 @@ std::vector<Plan> plans_for(const SparseCaseShape& s, const ops::DeviceInfo& dev
       wide.patience = random() % 2 ? 40000 : 0;
       plans.push_back(wide);
     }
+  const int tiles = (s.window_most + s.extra_most + 15) / 16;
+  if (s.format == ops::RowFormat::v4) {
+    for (int heads : {16, 32, 64})
+      for (int most : {2, 3, 5}) {
+        const int splits = (tiles + most - 1) / most + static_cast<int>(random() % 3);
+        if (splits > 32 || (most == 2 && heads != 16)) continue;
+        Plan burst{heads, splits, false, sm90 && random() % 2, random() % 2 ? 40000 : 0};
+        burst.burst = most;
+        plans.push_back(burst);
+      }
+    for (int cluster : {8, 16}) {
+      const int most = cluster == 16 ? 3 : 5;
+      if (!sm90 || s.codes || tiles > most * cluster) continue;
+      Plan plan{16, cluster, false, random() % 2 != 0};
+      plan.burst = most, plan.cluster = cluster;
+      plans.push_back(plan);
+    }
+  }
   for (int heads : {16, 32, 64}) {
     if (s.format == ops::RowFormat::bf16 && heads == 64) continue;
     for (int i = 0; i < 3; ++i) {

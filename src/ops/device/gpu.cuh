@@ -58,6 +58,9 @@ FATHOM_DEVICE float shuffle_from(float v, int lane) {
 FATHOM_DEVICE int shuffle_xor(int v, int mask) {
   return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
 }
+FATHOM_DEVICE int shuffle_from(int v, int lane) {
+  return __shfl_sync(0xFFFFFFFFu, v, lane);
+}
 FATHOM_DEVICE uint64_t shuffle_from(uint64_t v, int lane) {
   return __shfl_sync(0xFFFFFFFFu, v, lane);
 }

@@ -428,28 +428,10 @@ FATHOM_DEVICE bool load_fp8_values(const std::byte* stage, const Offsets<G>& at,
   return true;
 }
 
-/// O = correction * O + P V for one tile.
+/// O += P V for 16 rows: `probabilities` is this lane's place in the tile, `value` the rows' values as fp16 or bf16.
 template <typename G>
-FATHOM_DEVICE void value_tile(const Shared<G>& shared, const Place& place, const Offsets<G>& at, const std::byte* stage,
-                              int parity, Output<G>& output) {
-  static_assert(G::kTileRows == 16);
-  const auto* changed = reinterpret_cast<const uint32_t*>(shared.changed(parity));
-  if ((changed[0] | changed[1]) != 0) {
-    const float* correction = shared.correction(parity) + place.g;
-    FATHOM_UNROLL
-    for (int m = 0; m < G::kMTiles; ++m) {
-      const float top = correction[16 * m], bottom = correction[16 * m + 8];
-      FATHOM_UNROLL
-      for (int n = 0; n < 8; ++n) {
-        output.sum[m][n][0] *= top, output.sum[m][n][1] *= top;
-        output.sum[m][n][2] *= bottom, output.sum[m][n][3] *= bottom;
-      }
-    }
-  }
-  uint32_t value[16];
-  const bool f16 = slice_is_fp8(G::kFormat, place.warp) ? load_fp8_values<G>(stage, at, output, value)
-                                                        : load_bf16_values<G>(stage + at.value, value);
-  const std::byte* probabilities = shared.probabilities(parity) + at.probability_load;
+FATHOM_DEVICE void add_values(const std::byte* probabilities, bool f16, const uint32_t (&value)[16],
+                              Output<G>& output) {
   if (f16) {
     FATHOM_UNROLL
     for (int m = 0; m < G::kMTiles; ++m) {
@@ -472,6 +454,30 @@ FATHOM_DEVICE void value_tile(const Shared<G>& shared, const Place& place, const
       }
     }
   }
+}
+
+/// O = correction * O + P V for one tile.
+template <typename G>
+FATHOM_DEVICE void value_tile(const Shared<G>& shared, const Place& place, const Offsets<G>& at, const std::byte* stage,
+                              int parity, Output<G>& output) {
+  static_assert(G::kTileRows == 16);
+  const auto* changed = reinterpret_cast<const uint32_t*>(shared.changed(parity));
+  if ((changed[0] | changed[1]) != 0) {
+    const float* correction = shared.correction(parity) + place.g;
+    FATHOM_UNROLL
+    for (int m = 0; m < G::kMTiles; ++m) {
+      const float top = correction[16 * m], bottom = correction[16 * m + 8];
+      FATHOM_UNROLL
+      for (int n = 0; n < 8; ++n) {
+        output.sum[m][n][0] *= top, output.sum[m][n][1] *= top;
+        output.sum[m][n][2] *= bottom, output.sum[m][n][3] *= bottom;
+      }
+    }
+  }
+  uint32_t value[16];
+  const bool f16 = slice_is_fp8(G::kFormat, place.warp) ? load_fp8_values<G>(stage, at, output, value)
+                                                        : load_bf16_values<G>(stage + at.value, value);
+  add_values<G>(shared.probabilities(parity) + at.probability_load, f16, value, output);
 }
 
 }  // namespace fathom::ops::sparse_decode

@@ -104,22 +104,15 @@ FATHOM_DEVICE void store_state(SoftmaxState softmax, float* state) {
   }
 }
 
+/// Leaves the block's part of its unit, whose states lie in shared memory.
 template <typename G>
-FATHOM_DEVICE void finish_alone(const Shared<G>& shared, const Params& p, int token, int first_head,
-                                const SoftmaxState& softmax, const Output<G>& output) {
-  store_state<G>(softmax, shared.state());
-  device::sync_block();
-  store_direct<G>(shared, p, token, first_head, output);
-}
-
-template <typename G>
-FATHOM_DEVICE void leave_partial(const Partials<G>& partials, int split, const SoftmaxState& softmax,
-                                 const Output<G>& output) {
-  store_state<G>(softmax, partials.state(split));
+FATHOM_DEVICE void leave_partial(const Shared<G>& shared, const Partials<G>& partials, int split, Output<G>& output) {
+  if (device::thread_index() < 2 * G::kHeads)
+    partials.state(split)[device::thread_index()] = shared.state()[device::thread_index()];
   if (slice_is_fp8(G::kFormat, device::thread_index() / 32))
-    store_quads<G, true>(partials.quads(split), output);
+    store_quads<G, true>(shared, partials, split, output);
   else
-    store_quads<G, false>(partials.quads(split), output);
+    store_quads<G, false>(shared, partials, split, output);
 }
 
 FATHOM_DEVICE int this_unit() {
@@ -147,16 +140,16 @@ FATHOM_DEVICE void meet(const Shared<G>& shared, const Partials<G>& partials, in
     combine_part<G>(shared, partials, token, first_head, blocks, device::lowest_bit(parts), blocks);
 }
 
-/// Has no other split: the whole output. Has some: leaves its partial result and meets them.
+/// From the states in shared memory, which every thread may read, and the output of each warp. Has no other split: the
+/// whole output. Has some: leaves its partial result and meets them.
 template <typename G>
-FATHOM_DEVICE void finish(const Shared<G>& shared, const Params& p, int blocks, const SoftmaxState& softmax,
-                          const Output<G>& output) {
+FATHOM_DEVICE void finish(const Shared<G>& shared, const Params& p, int blocks, Output<G>& output) {
   const int token = device::block_z(), first_head = device::block_y() * G::kHeads;
   if (blocks == 1) {
-    finish_alone<G>(shared, p, token, first_head, softmax, output);
+    store_direct<G>(shared, p, token, first_head, output);
   } else {
     const Partials<G> partials{p, this_unit()};
-    leave_partial<G>(partials, device::block_x(), softmax, output);
+    leave_partial<G>(shared, partials, device::block_x(), output);
     meet<G>(shared, partials, token, first_head, blocks);
   }
 }
@@ -182,6 +175,7 @@ FATHOM_DEVICE void decode_block(const Params& p, std::byte* shared_base) {
     device::copy_async_commit();
   }
   if (blocks > 1 && place.thread == 0) remember_arrivals<G>(shared, p);
+  prepare_sinks<G>(shared, p, first_head);
   if (p.position && place.warp == 1) prepare_rotations<G>(shared, p, token, place.lane);
   Query<G> query;
   arrange_query<G>(place, raw, query);
@@ -190,8 +184,9 @@ FATHOM_DEVICE void decode_block(const Params& p, std::byte* shared_base) {
   if (!slice_is_fp8(G::kFormat, place.warp)) output.unit = kBf16Unit;
   walk_tiles<G>(shared, place, p, walk, query, softmax, output);
   device::copy_async_wait<0>();
-
-  finish<G>(shared, p, blocks, softmax, output);
+  store_state<G>(softmax, shared.state());
+  device::sync_block();
+  finish<G>(shared, p, blocks, output);
 }
 
 }  // namespace fathom::ops::sparse_decode

@@ -63,17 +63,16 @@ FATHOM_HOST_DEVICE constexpr int second_pair(bool fp8, int j, int t) {
   return fp8 ? 16 * t + 4 * j + 2 : 16 * j + 8 + 2 * t;
 }
 
-/// Sizes of one kernel instance and its map of shared memory.
-template <RowFormat kFormat_, int kMTiles_, int kHeadGroups_, int kTileRows_, int kStages_>
-struct Geometry {
+/// How a kernel instance divides a tile of rows among 8 warps.
+template <RowFormat kFormat_, int kMTiles_, int kHeadGroups_>
+struct Division {
   static constexpr RowFormat kFormat = kFormat_;
-  static constexpr int kMTiles = kMTiles_, kHeadGroups = kHeadGroups_, kTileRows = kTileRows_, kStages = kStages_;
+  static constexpr int kMTiles = kMTiles_, kHeadGroups = kHeadGroups_, kTileRows = 16;
   static constexpr int kHeads = 16 * kMTiles;
   static constexpr int kGroupsPerWarp = kHeadGroups;  // 8 groups over 8 / kHeadGroups warps
   static constexpr int kSlices = kWarps / kHeadGroups;
   static constexpr int kScoreMTiles = kMTiles / kHeadGroups;
-  static_assert(kMTiles % kHeadGroups == 0 && kTileRows % 16 == 0 && kStages >= 4 && kStages <= kRingTiles);
-  static_assert(kRingTiles * kTileRows <= kThreads);
+  static_assert(kMTiles % kHeadGroups == 0);
 
   static constexpr int kRowStride = kFormat == RowFormat::v4 ? 608 : 1040;
   static constexpr int kScaleOffset = 576;  // V4: the row's scale bytes follow its data
@@ -83,16 +82,27 @@ struct Geometry {
   static constexpr int kBlocksPerSm = kMTiles == 1 ? 2 : 1;
 
   // One thread reduces kScoresPerThread neighbouring rows of one head; kLanesPerHead lanes share the head.
-  static constexpr int kScoresPerThread = kMTiles * kTileRows / 16;
+  static constexpr int kScoresPerThread = kMTiles;
   static constexpr int kLanesPerHead = 16 / kMTiles;
   static_assert(kScoresPerThread == 1 || kScoresPerThread == 2 || kScoresPerThread == 4);
 
   static constexpr int kScoreBytes = kHeads * kTileRows * 4;  // one slice's partial scores of a tile
   static constexpr int kScoreBuffer = kSlices * kScoreBytes;
   static constexpr int kProbabilityBuffer = kHeads * kTileRows * 2;
+  static constexpr int kQuads = kMTiles * kWarps * 8 * 32;  // quads of one block's output
+  static constexpr int kGroupRowsAt = 0;                    // rows of finished groups (codes), over the stages
+};
+
+/// Sizes of one instance of the pipelined kernel and its map of shared memory.
+template <RowFormat kFormat_, int kMTiles_, int kHeadGroups_, int kStages_>
+struct Geometry : Division<kFormat_, kMTiles_, kHeadGroups_> {
+  using Base = Division<kFormat_, kMTiles_, kHeadGroups_>;
+  using Base::kHeads, Base::kTileRows, Base::kScoreBuffer, Base::kProbabilityBuffer;
+  static constexpr int kStages = kStages_;
+  static_assert(kStages >= 4 && kStages <= kRingTiles && kRingTiles * kTileRows <= kThreads);
 
   static constexpr int kStageAt = 0;
-  static constexpr int kScoreAt = kStageAt + kStages * kStageBytes;
+  static constexpr int kScoreAt = kStageAt + kStages * Base::kStageBytes;
   static constexpr int kProbabilityAt = kScoreAt + 2 * kScoreBuffer;
   static constexpr int kCorrectionAt = kProbabilityAt + 2 * kProbabilityBuffer;  // float [2][heads]
   static constexpr int kChangedAt = kCorrectionAt + 2 * kHeads * 4;              // byte [2][warps]
@@ -100,23 +110,48 @@ struct Geometry {
   static constexpr int kRowScaleAt = kRowDataAt + kRingTiles * kTileRows * 8;    // pointer [ring][rows]
   static constexpr int kRowBiasAt = kRowScaleAt + kRingTiles * kTileRows * 8;    // float [ring][rows]: 0 or -inf
   static constexpr int kStateAt = kRowBiasAt + kRingTiles * kTileRows * 4;       // float2 [heads]: reference, sum
-  static constexpr int kRotationAt = kStateAt + kHeads * 8;                      // float2 [32]: cos, sin
+  static constexpr int kSinkAt = kStateAt + kHeads * 8;                          // float [heads]
+  static constexpr int kRotationAt = kSinkAt + kHeads * 4;                       // float2 [32]: cos, sin
   static constexpr int kFlagAt = kRotationAt + 32 * 8;                           // 16 bytes
   static constexpr int kSharedBytes = kFlagAt + 16;
 
   // After the walk the stages and score buffers are free. A block that is alone rounds its rows there. One that is not
   // keeps 8 rows of 128 channels for each warp (codes).
-  static constexpr int kQuads = kMTiles * kWarps * 8 * 32;  // 16-byte quads of one block's partial output
-  static constexpr int kGroupRowsAt = 0;
-  static_assert(kGroupRowsAt + kWarps * 8 * (256 + 16) <= kStateAt && kHeads * (kHeadDim * 2 + 16) <= kStateAt);
+  static_assert(kWarps * 8 * (256 + 16) <= kStateAt && kHeads * (kHeadDim * 2 + 16) <= kStateAt);
+};
+
+/// Sizes of one instance of the kernel for few rows: V4 rows, at most kTiles tiles a block, all in shared memory at
+/// once. kCluster blocks (0: none) form a cluster; each has kCluster messages of the others in its shared memory.
+template <int kMTiles_, int kHeadGroups_, int kTiles_, int kCluster_>
+struct Burst : Division<RowFormat::v4, kMTiles_, kHeadGroups_> {
+  using Base = Division<RowFormat::v4, kMTiles_, kHeadGroups_>;
+  using Base::kHeads, Base::kTileRows, Base::kScoreBuffer, Base::kProbabilityBuffer;
+  static constexpr int kTiles = kTiles_, kCluster = kCluster_;
+  static_assert(2 * kTiles <= 32);
+
+  static constexpr int kStageAt = 0;
+  static constexpr int kScoreAt = kStageAt + kTiles * Base::kStageBytes;
+  static constexpr int kProbabilityAt = kScoreAt + kTiles * kScoreBuffer;
+  static constexpr int kRowBiasAt = kProbabilityAt + kTiles * kProbabilityBuffer;  // float [rows]
+  static constexpr int kStateAt = kRowBiasAt + kTiles * kTileRows * 4;             // float2 [heads]
+  static constexpr int kSinkAt = kStateAt + kHeads * 8;                            // float [heads]
+  static constexpr int kRotationAt = kSinkAt + kHeads * 4;                         // float2 [32]
+  static constexpr int kFlagAt = kRotationAt + 32 * 8;                             // 16 bytes
+  static constexpr int kBarrierAt = kFlagAt + 16;                                  // 16 bytes
+  static constexpr int kInboxAt = kBarrierAt + 16;                                 // [cluster] messages
+  static constexpr int kMessageBytes = kCluster ? kHeads * 8 + 16 + 64 / (kCluster ? kCluster : 1) * 256 : 0;
+  static constexpr int kSharedBytes = kInboxAt + kCluster * kMessageBytes;
+  static constexpr int kOutboxAt = kScoreAt;  // the scores are not needed any more
+  static_assert(kCluster * kMessageBytes <= kTiles * kScoreBuffer);
+  static_assert(kWarps * 8 * (256 + 16) <= kStateAt && kHeads * (kHeadDim * 2 + 16) <= kStateAt);
 };
 
 /// The instances that are compiled. All fit the 99 KB that a block may have on sm_86, sm_89 and sm_120.
-using V4Heads16 = Geometry<RowFormat::v4, 1, 1, 16, 8>;
-using V4Heads32 = Geometry<RowFormat::v4, 2, 1, 16, 6>;
-using V4Heads64 = Geometry<RowFormat::v4, 4, 2, 16, 6>;
-using Bf16Heads16 = Geometry<RowFormat::bf16, 1, 1, 16, 4>;
-using Bf16Heads32 = Geometry<RowFormat::bf16, 2, 2, 16, 4>;
+using V4Heads16 = Geometry<RowFormat::v4, 1, 1, 8>;
+using V4Heads32 = Geometry<RowFormat::v4, 2, 1, 6>;
+using V4Heads64 = Geometry<RowFormat::v4, 4, 2, 6>;
+using Bf16Heads16 = Geometry<RowFormat::bf16, 1, 1, 4>;
+using Bf16Heads32 = Geometry<RowFormat::bf16, 2, 2, 4>;
 inline constexpr int kPortableSharedBytes = 99 * 1024;
 static_assert(V4Heads16::kSharedBytes <= kPortableSharedBytes && V4Heads32::kSharedBytes <= kPortableSharedBytes &&
               V4Heads64::kSharedBytes <= kPortableSharedBytes && Bf16Heads16::kSharedBytes <= kPortableSharedBytes &&

@@ -57,14 +57,22 @@ FATHOM_DEVICE void take_quad(const float (&sum)[8][4], int half, int j, float (&
     v[k] = kFp8 ? sum[4 * (j & 1) + k][2 * half + (j >> 1)] : sum[2 * j + (k >> 1)][2 * half + (k & 1)];
 }
 
-/// One of a (head, split)'s weights in the final sum, and ln of the sum without the sink.
+/// What a head's sum is to be multiplied with, and ln of the sum without the sink.
 struct HeadResult {
   float inverse, lse;
 };
-FATHOM_DEVICE HeadResult head_result(const Params& p, int head, float reference, float sum) {
+FATHOM_DEVICE HeadResult head_result(float sink, float reference, float sum) {
   if (reference == -__builtin_huge_valf()) return {0.0f, reference};
-  const float sink = p.sink ? device::exp2_fast(p.sink[head] * kLog2E - reference) : 0.0f;
-  return {1.0f / (sum + sink), (reference + device::log2_exact(sum)) * kLn2};
+  return {1.0f / (sum + device::exp2_fast(sink - reference)), (reference + device::log2_exact(sum)) * kLn2};
+}
+
+/// Keeps the block's sinks, in powers of two, where the end of the work finds them without waiting for memory.
+template <typename G>
+FATHOM_DEVICE void prepare_sinks(const Shared<G>& shared, const Params& p, int first_head) {
+  const int local = device::thread_index();
+  if (local < G::kHeads)
+    shared.sinks()[local] =
+        p.sink && first_head + local < p.heads ? p.sink[first_head + local] * kLog2E : -__builtin_huge_valf();
 }
 
 /// Rounded rows in shared memory before the last step: [rows][512] bf16, padded against bank conflicts.
@@ -105,16 +113,16 @@ FATHOM_DEVICE void finish_channels(const Shared<G>& shared, const Params& p, int
 
 /// Rounds this warp's channels of all heads into rows of shared memory.
 template <typename G, bool kFp8>
-FATHOM_DEVICE void round_rows(const Params& p, int first_head, const float* state, std::byte* rows,
-                              const Output<G>& output) {
+FATHOM_DEVICE void round_rows(const Shared<G>& shared, const Output<G>& output) {
+  const float* state = shared.state();
+  std::byte* rows = shared.base;
   const int warp = device::thread_index() / 32, lane = device::thread_index() % 32, g = lane / 4, t = lane % 4;
   const float unit = power_of_two(output.unit - 127);
   FATHOM_UNROLL
   for (int m = 0; m < G::kMTiles; ++m) FATHOM_UNROLL
   for (int half = 0; half < 2; ++half) {
-    const int local = 16 * m + 8 * half + g, head = first_head + local;
-    const float factor =
-        head < p.heads ? head_result(p, head, state[2 * local], state[2 * local + 1]).inverse * unit : 0;
+    const int local = 16 * m + 8 * half + g;
+    const float factor = head_result(shared.sinks()[local], state[2 * local], state[2 * local + 1]).inverse * unit;
     uint32_t word[8];
     FATHOM_UNROLL
     for (int j = 0; j < 4; ++j) {
@@ -147,7 +155,8 @@ FATHOM_DEVICE void finish_rows(const Shared<G>& shared, const Params& p, int tok
   if (p.lse && device::thread_index() < G::kHeads) {
     const int local = device::thread_index(), head = first_head + local;
     if (head < p.heads)
-      p.lse[token * p.lse_token_stride + head] = head_result(p, head, state[2 * local], state[2 * local + 1]).lse;
+      p.lse[token * p.lse_token_stride + head] =
+          head_result(shared.sinks()[local], state[2 * local], state[2 * local + 1]).lse;
   }
   FATHOM_UNROLL_1
   for (int item = warp; item < 2 * G::kHeads; item += kWarps) {  // half a row a warp
@@ -164,9 +173,9 @@ template <typename G>
 FATHOM_DEVICE void store_direct(const Shared<G>& shared, const Params& p, int token, int first_head,
                                 const Output<G>& output) {
   if (slice_is_fp8(G::kFormat, device::thread_index() / 32))
-    round_rows<G, true>(p, first_head, shared.state(), shared.base, output);
+    round_rows<G, true>(shared, output);
   else
-    round_rows<G, false>(p, first_head, shared.state(), shared.base, output);
+    round_rows<G, false>(shared, output);
   device::sync_block();
   finish_rows<G>(shared, p, token, first_head);
 }

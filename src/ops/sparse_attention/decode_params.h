@@ -36,8 +36,8 @@ struct Params {
 
   // Combination of splits.
   uint64_t* arrivals = nullptr;  // [units], zero before the first use ever
-  float* state = nullptr;        // [units][splits][block heads][2]
-  float* partial = nullptr;      // [units][splits][quads][4]
+  float* state = nullptr;        // [units][splits]: [block heads][2], then [block heads / 16][8] factors
+  uint64_t* partial = nullptr;   // [units][splits][quads], four fp16 each
   int64_t patience = 0;          // cycles to wait for the other splits before leaving the work to the last of them
 };
 

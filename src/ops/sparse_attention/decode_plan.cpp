@@ -109,7 +109,7 @@ Plan choose_exact_plan(const SparseAttentionArgs& args, const DeviceInfo& device
 
 Workspace workspace_for(const SparseAttentionArgs& args, const Plan& plan) {
   Workspace space;
-  if (plan.splits == 1) return space;
+  if (plan.splits == 1 || plan.cluster > 0) return space;
   const int64_t units = args.q.size[0] * divide_up(args.q.size[1], plan.block_heads);
   if (units > kCounters)
     fail("sparse attention on the GPU: {} tokens x {} heads are too many for a plan of {} splits", args.q.size[0],
@@ -118,8 +118,8 @@ Workspace workspace_for(const SparseAttentionArgs& args, const Plan& plan) {
   space.zeroed = kCounters * sizeof(uint64_t);
   space.state_at = space.zeroed;
   const size_t parts = static_cast<size_t>(units) * static_cast<size_t>(plan.splits);
-  space.partial_at = space.state_at + align(parts * static_cast<size_t>(plan.block_heads) * 2 * sizeof(float));
-  space.total = space.partial_at + parts * static_cast<size_t>(plan.block_heads) * kHeadDim * sizeof(float);
+  space.partial_at = space.state_at + align(parts * static_cast<size_t>(plan.block_heads * 5 / 2) * sizeof(float));
+  space.total = space.partial_at + parts * static_cast<size_t>(plan.block_heads) * kHeadDim * sizeof(uint16_t);
   return space;
 }
 

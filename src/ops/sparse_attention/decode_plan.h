@@ -14,6 +14,8 @@ struct Plan {
   bool wide = false;     // sm_90a: the warpgroup kernel (64 heads, V4 rows)
   bool overlap = false;  // sm_90: programmatic dependent launch; the launch overlaps the end of the kernel before
   int64_t patience = 0;  // cycles that a split waits for the others of its token before it leaves the sum to the last
+  int burst = 0;         // not 0: the kernel for few rows, at most this many tiles of 16 a block (V4 rows)
+  int cluster = 0;       // with burst, sm_90: all splits (8 or 16) form a cluster; 16 heads, no codes
 };
 
 /// The fastest plan by the measured costs. `sm90`: with the warpgroup kernel and overlapping launches.
@@ -38,9 +40,11 @@ bool shapes_fit(const SparseAttentionArgs& args);
 /// Launches one plan. Throws fathom::Error when CUDA refuses.
 void run_plan(const SparseAttentionArgs& args, const Launch& launch, const Plan& plan);
 
-/// The warpgroup kernel's part of run_plan, called by it.
+/// Parts of run_plan, called by it.
 struct Params;
 void launch_wide(const Params& params, const Plan& plan, int tokens, void* stream);
+void launch_burst(const Params& params, const Plan& plan, int tokens, void* stream);
+void launch_cluster(const Params& params, const Plan& plan, int tokens, void* stream);
 
 /// Throws fathom::Error. (error.h does not compile under nvcc.)
 [[noreturn]] void launch_failed(const char* what, const char* why);

@@ -70,6 +70,7 @@ struct Shared {
   }
   FATHOM_DEVICE float* row_bias() const { return reinterpret_cast<float*>(base + G::kRowBiasAt); }
   FATHOM_DEVICE float* state() const { return reinterpret_cast<float*>(base + G::kStateAt); }
+  FATHOM_DEVICE float* sinks() const { return reinterpret_cast<float*>(base + G::kSinkAt); }
   FATHOM_DEVICE Rotation* rotations() const { return reinterpret_cast<Rotation*>(base + G::kRotationAt); }
   FATHOM_DEVICE uint32_t* flags() const { return reinterpret_cast<uint32_t*>(base + G::kFlagAt); }
 };

@@ -32,7 +32,8 @@ struct Layout {
   static constexpr int kCorrectionAt = kProbabilityAt + 2 * kChunkBytes;  // float [2][64]
   static constexpr int kBiasAt = kCorrectionAt + 2 * 64 * 4;              // float [2][64]
   static constexpr int kStateAt = kBiasAt + 2 * 64 * 4;                   // float2 [64]
-  static constexpr int kRotationAt = kStateAt + 64 * 8;
+  static constexpr int kSinkAt = kStateAt + 64 * 8;                       // float [64]
+  static constexpr int kRotationAt = kSinkAt + 64 * 4;
   static constexpr int kChangedAt = kRotationAt + 32 * 8;  // byte [2][4]
   static constexpr int kFlagAt = kChangedAt + 16;          // [0] parts of the final sum, [1] a value did not fit
   static constexpr int kPhasesAt = kFlagAt + 16;
@@ -74,8 +75,9 @@ FATHOM_DEVICE int swizzle(int row, int piece) {
   return row * 128 + ((piece ^ (row & 7)) << 4);
 }
 
+/// Whether half of an fp16 pair lies above 2^15, where a mean of such values might round to infinity.
 FATHOM_DEVICE bool overflows_f16(uint32_t pair) {
-  return ((((pair & 0x7FFF7FFFu) + 0x04000400u)) & 0x80008000u) != 0;
+  return ((((pair & 0x7FFF7FFFu) + 0x08000800u)) & 0x80008000u) != 0;
 }
 
 /// bf16 pair times a power of two -> fp16 pair.
@@ -393,14 +395,49 @@ FATHOM_DEVICE void take_wide_quad(const WideOutput& o, int s, int half, int j, f
   for (int k = 0; k < 4; ++k) v[k] = o.sum[4 * (8 * s + 2 * j + (k >> 1)) + 2 * half + (k & 1)] * factor;
 }
 
+/// Consumers: the output divided by its heads' sums, as fp16. In half mode the units are right for that, else the warp
+/// looks for its largest value.
+template <bool kHalf>
+FATHOM_DEVICE void leave_quads(const Partials<Layout>& partials, int split, const float* states,
+                               const WideOutput& output) {
+  const int warp = device::uniform(device::thread_index() / 32), lane = device::thread_index() % 32;
+  const int group = warp / 4, m = warp % 4, g = lane / 4;
+  float inverse[2], unit = 0.015625f;  // 2^(kUnit - 127)
+  FATHOM_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    const float sum = states[2 * (16 * m + 8 * half + g) + 1];
+    inverse[half] = sum > 0 ? 1.0f / sum : 0.0f;
+  }
+  if (!kHalf) {
+    float most = 0;
+    FATHOM_UNROLL
+    for (int i = 0; i < 128; ++i) {
+      const float v = fabsf(output.sum[i] * inverse[i >> 1 & 1]);
+      most = v > most ? v : most;
+    }
+    const int room = headroom(std::bit_cast<float>(device::largest_of_warp(std::bit_cast<uint32_t>(most))));
+    inverse[0] *= power_of_two(room), inverse[1] *= power_of_two(room);
+    unit = power_of_two(-room);
+  }
+  uint64_t* quads = partials.quads(split);
+  FATHOM_UNROLL
+  for (int s = 0; s < 4; ++s) FATHOM_UNROLL
+  for (int quad = 0; quad < 8; ++quad) {
+    float v[4];
+    take_wide_quad(output, s, quad / 4, quad % 4, inverse[quad / 4], v);
+    quads[quad_index(m, 4 * group + s, quad, lane)] = pack_quad(v);
+  }
+  if (lane < 4) *partials.factor(split, m, 4 * group + lane) = unit;
+}
+
 /// Consumers: states and output of the walk -> rounded rows in shared memory (alone), or a partial result.
-FATHOM_DEVICE void leave_output(const Block& b, const Partials<Layout>& partials, int split, float unit,
-                                SoftmaxState (&state)[2], const WideOutput& output) {
+template <bool kHalf>
+FATHOM_DEVICE void leave_output(const Block& b, const Partials<Layout>& partials, int split, SoftmaxState (&state)[2],
+                                const WideOutput& output) {
   const int thread = device::thread_index(), warp = device::uniform(thread / 32), lane = thread % 32, g = lane / 4,
             t = lane % 4;
   const int group = warp / 4, m = warp % 4;
-  const bool alone = b.share.blocks == 1;
-  float* states = alone ? b.shared.state() : partials.state(split);
+  float* states = b.shared.state();
   if (group == 0) {
     FATHOM_UNROLL
     for (int half = 0; half < 2; ++half) {
@@ -411,24 +448,18 @@ FATHOM_DEVICE void leave_output(const Block& b, const Partials<Layout>& partials
       if (t == 0) states[2 * head] = state[half].reference, states[2 * head + 1] = sum;
     }
   }
-  if (!alone) {
-    device::Float4* quads = partials.quads(split);
-    FATHOM_UNROLL
-    for (int s = 0; s < 4; ++s) FATHOM_UNROLL
-    for (int quad = 0; quad < 8; ++quad) {
-      float v[4];
-      take_wide_quad(output, s, quad / 4, quad % 4, unit, v);
-      quads[quad_index(m, 4 * group + s, quad, lane)] = {v[0], v[1], v[2], v[3]};
-    }
-    return;
-  }
   device::arrive(&b.barriers().done);
   device::await(&b.barriers().done, 0);  // both warpgroups are through, states are written
+  if (b.share.blocks > 1) {
+    if (thread < 2 * Layout::kHeads) partials.state(split)[thread] = states[thread];
+    leave_quads<kHalf>(partials, split, states, output);
+    return;
+  }
   FATHOM_UNROLL
   for (int half = 0; half < 2; ++half) {
-    const int local = 16 * m + 8 * half + g, head = b.first_head() + local;
-    const float factor =
-        head < b.p.heads ? head_result(b.p, head, states[2 * local], states[2 * local + 1]).inverse * unit : 0;
+    const int local = 16 * m + 8 * half + g;
+    const float factor = head_result(b.shared.sinks()[local], states[2 * local], states[2 * local + 1]).inverse *
+                         (kHalf ? 0.015625f : 1);
     std::byte* row = b.shared.base + local * kRowBytes + group * 512;
     FATHOM_UNROLL
     for (int j = 0; j < 32; ++j)
@@ -491,20 +522,21 @@ FATHOM_DEVICE void wide_block(const Params& p, std::byte* shared_base) {
   } else {
     device::take_registers<192>();
     if (p.position && device::uniform(thread / 32) == 4) prepare_rotations<Layout>(shared, p, token, thread % 32);
+    prepare_sinks<Layout>(shared, p, b.first_head());
     stage_queries<true>(b);
     SoftmaxState state[2];
     WideOutput output;
     consume<true>(b, 0, state, output);
     device::sync_block();
-    float unit_factor = 0.015625f;
-    if (shared.flags()[1]) {
+    const Partials<Layout> partials{p, this_unit()};
+    if (!shared.flags()[1]) {
+      leave_output<true>(b, partials, device::block_x(), state, output);
+    } else {
       stage_queries<false>(b);
       consume<false>(b, b.share.tiles, state, output);
       device::sync_block();
-      unit_factor = 1;
+      leave_output<false>(b, partials, device::block_x(), state, output);
     }
-    const Partials<Layout> partials{p, this_unit()};
-    leave_output(b, partials, device::block_x(), unit_factor, state, output);
     if (b.share.blocks > 1) {
       meet<Layout>(shared, partials, b.token(), b.first_head(), b.share.blocks);
     } else {

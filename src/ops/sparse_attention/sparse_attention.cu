@@ -1,11 +1,7 @@
 // Launches of the decode kernel: instances, shared memory, workspace.
-#include <cuda_runtime.h>
-
-#include <bit>
-
 #include "ops/sparse_attention/decode_kernel.cuh"
+#include "ops/sparse_attention/decode_launch.cuh"
 #include "ops/sparse_attention/decode_pack.h"
-#include "ops/sparse_attention/decode_plan.h"
 
 namespace fathom::ops::sparse_decode {
 namespace {
@@ -25,27 +21,9 @@ __global__ void __launch_bounds__(kThreads, kResident<G>) decode(const __grid_co
   decode_block<G>(p, shared);
 }
 
-void check(cudaError_t code, const char* what) {
-  if (code != cudaSuccess) launch_failed(what, cudaGetErrorString(code));
-}
-
 template <typename G>
-void launch(const Params& p, const Plan& plan, int tokens, cudaStream_t stream) {
-  const auto kernel = decode<G>;
-  check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, G::kSharedBytes), "shared memory");
-  cudaLaunchAttribute attribute;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(plan.splits, (p.heads + G::kHeads - 1) / G::kHeads, tokens);
-  config.blockDim = dim3(kThreads);
-  config.dynamicSmemBytes = G::kSharedBytes;
-  config.stream = stream;
-  config.attrs = &attribute;
-  if (plan.overlap) {
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    config.numAttrs = 1;
-  }
-  check(cudaLaunchKernelEx(&config, kernel, p), "launch");
+void launch(const Params& p, const Plan& plan, int tokens, void* stream) {
+  launch(decode<G>, p, plan, G::kHeads, kThreads, G::kSharedBytes, tokens, stream);
 }
 
 }  // namespace
@@ -58,11 +36,15 @@ void run_plan(const SparseAttentionArgs& args, const Launch& to, const Plan& pla
   auto* base = static_cast<std::byte*>(to.workspace);
   p.arrivals = reinterpret_cast<uint64_t*>(base);
   p.state = reinterpret_cast<float*>(base + space.state_at);
-  p.partial = reinterpret_cast<float*>(base + space.partial_at);
+  p.partial = reinterpret_cast<uint64_t*>(base + space.partial_at);
   p.patience = plan.patience;
-  const auto stream = static_cast<cudaStream_t>(to.stream);
+  void* stream = to.stream;
   if (plan.wide) {
-    launch_wide(p, plan, tokens, to.stream);
+    launch_wide(p, plan, tokens, stream);
+  } else if (plan.cluster > 0) {
+    launch_cluster(p, plan, tokens, stream);
+  } else if (plan.burst > 0) {
+    launch_burst(p, plan, tokens, stream);
   } else if (args.format == RowFormat::v4) {
     if (plan.block_heads == 16)
       launch<V4Heads16>(p, plan, tokens, stream);

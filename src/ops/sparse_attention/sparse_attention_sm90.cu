@@ -1,9 +1,5 @@
 // Launch of the warpgroup kernel. Its code is real on sm_90a only; plans choose it there alone.
-#include <cuda_runtime.h>
-
-#include <bit>
-
-#include "ops/sparse_attention/decode_plan.h"
+#include "ops/sparse_attention/decode_launch.cuh"
 #include "ops/sparse_attention/decode_wide.cuh"
 
 namespace fathom::ops::sparse_decode {
@@ -19,23 +15,8 @@ __global__ void __launch_bounds__(wide::kBlockThreads, 1) decode_wide(const __gr
 }  // namespace
 
 void launch_wide(const Params& params, const Plan& plan, int tokens, void* stream) {
-  constexpr int kBytes = wide::Layout::kSharedBytes;
-  cudaError_t code = cudaFuncSetAttribute(decode_wide, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (code != cudaSuccess) launch_failed("shared memory", cudaGetErrorString(code));
-  cudaLaunchAttribute attribute;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(plan.splits, (params.heads + wide::Layout::kHeads - 1) / wide::Layout::kHeads, tokens);
-  config.blockDim = dim3(wide::kBlockThreads);
-  config.dynamicSmemBytes = kBytes;
-  config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = &attribute;
-  if (plan.overlap) {
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    config.numAttrs = 1;
-  }
-  code = cudaLaunchKernelEx(&config, decode_wide, params);
-  if (code != cudaSuccess) launch_failed("launch", cudaGetErrorString(code));
+  launch(decode_wide, params, plan, wide::Layout::kHeads, wide::kBlockThreads, wide::Layout::kSharedBytes, tokens,
+         stream);
 }
 
 }  // namespace fathom::ops::sparse_decode

@@ -1,0 +1,259 @@
+// The expert kernels themselves, run on the host by the emulator and compared with the reference.
+#define FATHOM_GPU_EMULATOR
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+#include <random>
+
+#include "ops/experts/experts.h"
+#include "ops/experts/moe_kernel.cuh"
+#include "ops/gpu_emulator.h"
+
+namespace fathom::ops {
+
+void experts_ref(const ExpertsArgs& a, const Launch&);
+
+namespace {
+
+template <ExpertFormat kFormat, int kTiles>
+void emulate(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
+  device::emulator::run_grid(plan.up_blocks, plan.most_tiles, 1, plan.up_threads(), plan.up_shared, false, seed,
+                             [&](std::byte* shared) { moe::up_block<kFormat, kTiles>(p, shared); });
+  device::emulator::run_grid(plan.down_blocks, plan.most_tiles, 1, plan.down_threads(), plan.down_shared, false, seed,
+                             [&](std::byte* shared) { moe::down_block<kFormat, kTiles>(p, shared); });
+}
+
+template <ExpertFormat kFormat>
+void emulate(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
+  if (plan.tiles == 1) return emulate<kFormat, 1>(p, plan, seed);
+  if (plan.tiles == 4) return emulate<kFormat, 4>(p, plan, seed);
+  emulate<kFormat, 8>(p, plan, seed);
+}
+
+/// All three kernels in workspace that starts as NaN.
+void emulate(const ExpertsArgs& a, unsigned seed = 1) {
+  const moe::Plan plan = moe::make_plan(a);
+  moe::Params p = moe::pack(a, plan);
+  std::vector<std::byte> workspace(moe::carve(a, plan, nullptr, p) + 256, std::byte{0xFF});
+  const auto start = reinterpret_cast<uintptr_t>(workspace.data());
+  moe::carve(a, plan, workspace.data() + (start + 255) / 256 * 256 - start, p);
+  device::emulator::run_grid(p.tokens + 1, 1, 1, moe::kPrepareThreads, plan.prepare_shared, false, seed,
+                             [&](std::byte* shared) { moe::prepare_block(p, shared); });
+  if (a.w1.format == ExpertFormat::mxfp4) return emulate<ExpertFormat::mxfp4>(p, plan, seed);
+  if (a.w1.format == ExpertFormat::nvfp4) return emulate<ExpertFormat::nvfp4>(p, plan, seed);
+  emulate<ExpertFormat::fp8>(p, plan, seed);
+}
+
+struct Shape {
+  int64_t tokens = 1, d = 256, inner = 128, shared = 128, choices = 2;
+  int32_t experts = 4;
+  ExpertFormat format = ExpertFormat::mxfp4;
+};
+
+/// Storage of arguments. Rows of x and y are padded; padding, outputs and experts that nobody chose start as NaN.
+struct Problem {
+  struct Matrix {
+    ExpertWeight shape;
+    std::vector<std::byte> codes, scale;
+    std::vector<float> global;
+    ExpertWeight view() const {
+      ExpertWeight w = shape;
+      w.codes = codes.data(), w.scale = scale.data(), w.global_scale = global.data();
+      return w;
+    }
+  };
+  struct Shared {
+    int64_t rows, columns;
+    std::vector<e4m3> codes;
+    std::vector<e8m0> scale;
+    Fp8Weight view() const {
+      return {View<const e4m3, 2>(codes.data(), rows, columns),
+              View<const e8m0, 2>(scale.data(), rows / 128, columns / 128)};
+    }
+  };
+  Shape shape;
+  std::mt19937 random;
+  std::vector<e4m3> x;
+  std::vector<e8m0> x_scale;
+  std::vector<int32_t> expert;
+  std::vector<float> weight;
+  Matrix w1, w3, w2;
+  Shared s1, s3, s2;
+  std::vector<bf16> y;
+
+  Problem(const Shape& s, unsigned seed) : shape(s), random(seed) {
+    x.assign(s.tokens * x_stride(), e4m3{0x7F});
+    for (int64_t t = 0; t < s.tokens; ++t) {
+      for (int64_t i = 0; i < s.d; ++i) x[t * x_stride() + i] = code();
+      std::vector<int32_t> all(s.experts);
+      std::iota(all.begin(), all.end(), 0);
+      std::shuffle(all.begin(), all.end(), random);
+      std::sort(all.begin(), all.begin() + s.choices);
+      expert.insert(expert.end(), all.begin(), all.begin() + s.choices);
+      for (int64_t c = 0; c < s.choices; ++c) weight.push_back(0.1f + static_cast<float>(random() % 100) / 150);
+    }
+    for (int64_t i = 0; i < s.tokens * s.d / 128; ++i) x_scale.push_back(power(-8));
+    w1 = matrix(s.inner, s.d), w3 = matrix(s.inner, s.d), w2 = matrix(s.d, s.inner);
+    if (s.shared) s1 = shared(s.shared, s.d), s3 = shared(s.shared, s.d), s2 = shared(s.d, s.shared);
+    poison();
+  }
+  void poison() { y.assign(shape.tokens * y_stride(), bf16{0x7FC0}); }
+  int64_t x_stride() const { return shape.d + 8; }
+  int64_t y_stride() const { return shape.d + 8; }
+
+  e4m3 code() {
+    uint8_t c;
+    do c = static_cast<uint8_t>(random());
+    while ((c & 0x7F) == 0x7F);
+    return {c};
+  }
+  e8m0 power(int low) { return {static_cast<uint8_t>(127 + low + static_cast<int>(random() % 3))}; }
+
+  Matrix matrix(int64_t rows, int64_t columns) {
+    Matrix m;
+    m.shape.format = shape.format, m.shape.rows = rows, m.shape.columns = columns;
+    m.shape.codes_stride = rows * m.shape.code_row_bytes() + 16;
+    m.shape.scale_stride =
+        ((shape.format == ExpertFormat::fp8 ? rows / 128 : rows) * m.shape.scale_columns() + 15) / 8 * 8;
+    m.codes.resize(m.shape.codes_stride * shape.experts);
+    for (auto& b : m.codes) b = static_cast<std::byte>(code().bits);
+    const int level = -static_cast<int>(std::log2(static_cast<double>(columns)) / 2);
+    for (int64_t i = 0; i < m.shape.scale_stride * shape.experts; ++i) {
+      const auto e = static_cast<int32_t>(i / m.shape.scale_stride);
+      const bool used = std::find(expert.begin(), expert.end(), e) != expert.end();
+      if (shape.format == ExpertFormat::nvfp4)
+        m.scale.push_back(used ? static_cast<std::byte>(1 + random() % 0x77) : std::byte{0x7F});  // subnormals too
+      else
+        m.scale.push_back(used ? static_cast<std::byte>(power(level - (shape.format == ExpertFormat::fp8 ? 8 : 2)).bits)
+                               : std::byte{0xFF});
+    }
+    for (int32_t e = 0; e < shape.experts; ++e) m.global.push_back(0.001f + 0.0001f * static_cast<float>(e));
+    return m;
+  }
+  Shared shared(int64_t rows, int64_t columns) {
+    Shared w{rows, columns, {}, {}};
+    for (int64_t i = 0; i < rows * columns; ++i) w.codes.push_back(code());
+    for (int64_t i = 0; i < rows / 128 * (columns / 128); ++i) w.scale.push_back(power(-13));
+    return w;
+  }
+  ExpertsArgs args(int64_t first = 0, int64_t count = -1) {
+    const int64_t n = count < 0 ? shape.tokens : count;
+    ExpertsArgs a;
+    a.x = View<const e4m3, 2>(x.data() + first * x_stride(), n, shape.d), a.x.stride[0] = x_stride();
+    a.x_scale = View<const e8m0, 2>(x_scale.data() + first * shape.d / 128, n, shape.d / 128);
+    a.expert = View<const int32_t, 2>(expert.data() + first * shape.choices, n, shape.choices);
+    a.weight = View<const float, 2>(weight.data() + first * shape.choices, n, shape.choices);
+    a.experts = shape.experts;
+    a.w1 = w1.view(), a.w3 = w3.view(), a.w2 = w2.view();
+    if (shape.shared) a.shared_w1 = s1.view(), a.shared_w3 = s3.view(), a.shared_w2 = s2.view();
+    a.limit = 2;
+    a.y = View<bf16, 2>(y.data() + first * y_stride(), n, shape.d), a.y.stride[0] = y_stride();
+    return a;
+  }
+};
+
+/// ||got - want|| / ||want||; infinite where an element was not written or padding was.
+double relative_error(const Problem& p, const std::vector<bf16>& got, const std::vector<bf16>& want) {
+  double error = 0, size = 0;
+  for (int64_t t = 0; t < p.shape.tokens; ++t)
+    for (int64_t i = 0; i < p.y_stride(); ++i) {
+      const double a = to_float(got[t * p.y_stride() + i]), b = to_float(want[t * p.y_stride() + i]);
+      if (std::isnan(a) != (i >= p.shape.d)) return INFINITY;
+      if (i < p.shape.d) error += (a - b) * (a - b), size += b * b;
+    }
+  return std::sqrt(error / size);
+}
+
+void expect_like_reference(const Shape& s, unsigned seed) {
+  Problem p(s, seed);
+  experts_ref(p.args(), {});
+  const auto want = p.y;
+  p.poison();
+  emulate(p.args(), seed);
+  EXPECT_LE(relative_error(p, p.y, want), 3e-3) << s.tokens << " tokens, format " << static_cast<int>(s.format);
+}
+
+TEST(ExpertsEmulated, Mxfp4MatchesTheReference) {
+  expect_like_reference({.tokens = 1}, 1);
+  expect_like_reference({.tokens = 3, .d = 384, .inner = 256, .choices = 3, .experts = 5}, 2);
+  expect_like_reference({.tokens = 2, .d = 640, .inner = 128, .shared = 0}, 3);
+}
+
+TEST(ExpertsEmulated, Nvfp4MatchesTheReference) {
+  expect_like_reference({.tokens = 3, .d = 384, .format = ExpertFormat::nvfp4}, 4);
+}
+
+TEST(ExpertsEmulated, Fp8MatchesTheReference) {
+  expect_like_reference({.tokens = 2, .d = 384, .inner = 256, .format = ExpertFormat::fp8}, 5);
+}
+
+TEST(ExpertsEmulated, SharedExpertMayHaveAnotherWidth) {
+  expect_like_reference({.tokens = 2, .inner = 256, .shared = 128}, 6);
+  expect_like_reference({.tokens = 2, .inner = 128, .shared = 384}, 7);
+}
+
+TEST(ExpertsEmulated, ManyTokensOfFewExpertsFillSeveralTiles) {
+  expect_like_reference({.tokens = 19, .d = 128, .choices = 1, .experts = 16}, 8);
+  expect_like_reference({.tokens = 40, .d = 128, .choices = 2, .experts = 10}, 9);
+  expect_like_reference({.tokens = 70, .d = 128, .choices = 2, .experts = 2}, 10);
+}
+
+std::vector<bf16> row_of(const Problem& p, int64_t t) {
+  return {p.y.begin() + t * p.y_stride(), p.y.begin() + t * p.y_stride() + p.shape.d};
+}
+
+TEST(ExpertsEmulated, ATokenHasTheSameBitsWhateverTheBatch) {
+  Problem p({.tokens = 36, .d = 384, .inner = 128, .choices = 2, .experts = 4}, 11);
+  emulate(p.args(20, 1));
+  const auto alone = row_of(p, 20);
+  for (const auto& [first, count] : {std::pair<int64_t, int64_t>{16, 8}, {19, 17}, {0, 36}}) {
+    p.poison();
+    emulate(p.args(first, count), 3);
+    EXPECT_EQ(row_of(p, 20), alone) << first << " + " << count;
+  }
+}
+
+TEST(ExpertsEmulated, AnIdThatDoesNotExistTakesPartInNothing) {
+  Problem p({.tokens = 3, .choices = 2, .experts = 4}, 12);
+  Problem other = p;
+  const std::vector<int32_t> ids = {1, 2, 0, 99, -1, -1};
+  p.expert = ids;
+  for (const auto* m : {&p.w1, &p.w3, &p.w2})  // every expert gets scales that are numbers
+    std::fill(const_cast<std::vector<std::byte>&>(m->scale).begin(),
+              const_cast<std::vector<std::byte>&>(m->scale).end(), std::byte{120});
+  emulate(p.args());
+  const auto got = p.y;
+  p.poison();
+  for (const auto& [t, choices] : {std::pair<int64_t, int64_t>{0, 2}, {1, 1}, {2, 0}}) {
+    ExpertsArgs a = p.args(t, 1);
+    a.expert.size[1] = choices;
+    experts_ref(a, {});
+  }
+  EXPECT_LE(relative_error(p, got, p.y), 3e-3);
+}
+
+TEST(ExpertsPlan, TheNumberOfTokensDoesNotChangeHowSumsAreDivided) {
+  for (const int64_t tokens : {1, 8, 17, 64, 300, 2048})
+    for (const auto& [d, inner] : {std::pair<int64_t, int64_t>{128, 128}, {256, 128}, {4096, 2048}, {7168, 3072}}) {
+      Shape s{.tokens = 1, .d = 128, .choices = 6, .experts = 256};
+      ExpertsArgs a;
+      a.x.size[0] = tokens, a.x.size[1] = d, a.expert.size[1] = s.choices, a.experts = s.experts;
+      a.w1.rows = a.w3.rows = inner;
+      a.shared_w1.codes = View<const e4m3, 2>(reinterpret_cast<const e4m3*>(&s), inner, d);
+      const moe::Plan p = moe::make_plan(a);
+      EXPECT_EQ(1 << p.log2_up_slices, std::min<int64_t>(4, int64_t{1} << (std::bit_width(uint64_t(d) / 128) - 1)));
+      EXPECT_EQ(1 << p.log2_down_slices,
+                std::min<int64_t>(4, int64_t{1} << (std::bit_width(uint64_t(inner) / 128) - 1)));
+      EXPECT_LE(std::max(p.up_shared, p.down_shared), 99u * 1024);
+      EXPECT_LE(p.up_threads(), 256);
+      // Every expert may end with a tile that is not full.
+      const int64_t touched = std::min<int64_t>(256, 6 * tokens);
+      EXPECT_GE(p.most_tiles - p.shared_tiles, (6 * tokens - touched) / p.tile_tokens() + touched -
+                                                   (touched * (p.tile_tokens() - 1) / p.tile_tokens() + 1));
+      EXPECT_LE(p.most_tiles, p.shared_tiles + 6 * tokens);
+    }
+}
+
+}  // namespace
+}  // namespace fathom::ops

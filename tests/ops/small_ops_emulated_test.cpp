@@ -1,0 +1,250 @@
+// The kernels of the small operations, run on the host by the emulator on the lab's random ragged cases and judged as
+// the lab judges every variant: tolerances and properties, poisoned outputs, guard zones, the same bits twice.
+#define FATHOM_GPU_EMULATOR
+#include <gtest/gtest.h>
+
+#include "lab/check.h"
+#include "ops/gpu_emulator.h"
+
+#include "ops/compress/compress_kernel.cuh"
+#include "ops/draft/draft_kernel.cuh"
+#include "ops/embed/embed_kernel.cuh"
+#include "ops/head/head.h"
+#include "ops/index_select/query_kernel.cuh"
+#include "ops/index_select/select_kernel.cuh"
+#include "ops/linear/linear.h"
+#include "ops/query/query_kernel.cuh"
+#include "ops/residual_mix/mix_kernel.cuh"
+#include "ops/route/route_kernel.cuh"
+#include "ops/window_write/window_write_kernel.cuh"
+
+namespace fathom::ops {
+
+void linear_f32_ref(const LinearF32Args& a, const Launch&);
+
+namespace {
+
+int groups(int64_t n, int64_t each) {
+  return static_cast<int>((n + each - 1) / each);
+}
+
+template <typename Program>
+void grid(int64_t x, int64_t y, int threads, size_t shared_bytes, const Program& program) {
+  if (x == 0 || y == 0) return;
+  device::emulator::run_grid(static_cast<int>(x), static_cast<int>(y), 1, threads, shared_bytes, false, 7, program);
+}
+
+/// The lab's cases of an operation with fewest tokens among a few seeds, and `run` as one more variant.
+template <typename Args>
+void check(std::string_view op, int cases, const std::function<void(const Args&)>& run) {
+  const lab::OpCases& generator = lab::find_op(op);
+  int ran = 0;
+  for (uint64_t seed = 1; ran < cases && seed <= 400; ++seed) {
+    const lab::Case c = generator.random(seed);
+    const auto build = std::any_cast<std::function<Args(const lab::Addresses&)>>(c.arguments);
+    size_t bytes = 0;
+    for (const auto& b : c.buffers) bytes += b.role == lab::Role::in ? 0 : b.bytes.size();
+    if (bytes > 1 << 19) continue;  // emulated threads are slow
+    ++ran;
+    lab::Implementation emulated{"emulated", Backend::cpu, {}, {}, {}, {}};
+    emulated.workspace = [](const lab::Addresses&, const DeviceInfo&) -> size_t { return 0; };
+    emulated.run = [&](const lab::Addresses& a, const Launch&) { run(build(a)); };
+    const lab::Verdict v = lab::check(c, emulated, lab::expect(c), lab::cpu_target());
+    EXPECT_TRUE(v.ok) << op << ", seed " << seed << ", " << c.shape << ": " << v.message;
+    if (testing::Test::HasFailure()) return;
+  }
+  EXPECT_EQ(ran, cases);
+}
+
+TEST(SmallOpsEmulated, EmbedCopiesRows) {
+  check<EmbedArgs>("embed", 20, [](const EmbedArgs& a) {
+    grid(groups(a.streams.size[2], embed::kBlockChannels), a.ids.size[0], embed::kThreads, 0,
+         [&](std::byte*) { embed::embed_block(a); });
+  });
+}
+
+TEST(SmallOpsEmulated, QueryNormalisesAndTurns) {
+  check<QueryArgs>("query", 20, [](const QueryArgs& a) {
+    grid(groups(a.q.size[1], query::kWarps), a.q.size[0], 32 * query::kWarps, 0,
+         [&](std::byte*) { query::query_block(a); });
+  });
+}
+
+TEST(SmallOpsEmulated, WindowWriteWritesRowsOfBothFormats) {
+  check<WindowWriteArgs>("window_write", 30, [](const WindowWriteArgs& a) {
+    grid(a.kv.size[0], 1, 32, 0, [&](std::byte*) { window_write::write_block(a); });
+  });
+}
+
+TEST(SmallOpsEmulated, StreamMean) {
+  check<StreamMeanArgs>("stream_mean", 20, [](const StreamMeanArgs& a) {
+    grid(groups(a.streams.size[2], draft::kBlockChannels), a.streams.size[0], draft::kThreads, 0,
+         [&](std::byte*) { draft::mean_block(a); });
+  });
+}
+
+TEST(SmallOpsEmulated, MarkovAddsToLogits) {
+  check<MarkovArgs>("markov", 10, [](const MarkovArgs& a) {
+    const int64_t batch = a.token.size[0], rank = a.w1.size[1], vocabulary = a.w2.size[0];
+    std::vector<device::Words4> rows(static_cast<size_t>(batch * rank / 8));
+    std::vector<float> product(static_cast<size_t>(batch * vocabulary));
+    auto* x = reinterpret_cast<bf16*>(rows.data());
+    grid(batch, 1, draft::kThreads, 0, [&](std::byte*) { draft::gather_block(a, x); });
+    LinearF32Args p;
+    p.x = View<const bf16, 2>(x, batch, rank);
+    p.part[p.parts++] = {a.w2, View<float, 2>(product.data(), batch, vocabulary)};
+    linear_f32_ref(p, {});
+    grid(groups(vocabulary, draft::kThreads) + 1, batch, draft::kThreads, 64,
+         [&](std::byte* shared) { draft::add_block(a, product.data(), reinterpret_cast<float*>(shared)); });
+  });
+}
+
+template <int kMixes>
+void emulate_mix(mix::Params p, int64_t tokens) {
+  const int64_t d = p.streams.size[2];
+  p.slices = groups(d, mix::kSliceChannels), p.tokens = static_cast<int32_t>(tokens);
+  std::vector<float> partial(static_cast<size_t>(tokens * p.slices * mix::kPitch<kMixes>), NAN);
+  p.partial = partial.data();
+  grid(p.slices, groups(tokens, mix::kBlockTokens),
+       32 * static_cast<int>(std::min<int64_t>(tokens, mix::kPartialWarps)), 0,
+       [&](std::byte*) { mix::partial_block<kMixes>(p); });
+  if (!p.fn.data) return;
+  const auto finish = [&](std::byte* shared) {
+    if (d <= 8 * mix::kFinishThreads)
+      mix::finish_block<kMixes, 1>(p, reinterpret_cast<float*>(shared));
+    else
+      mix::finish_block<kMixes, 2>(p, reinterpret_cast<float*>(shared));
+  };
+  grid(tokens, p.next_post.data ? 2 : 1, mix::kFinishThreads, mix::kFinishFloats * sizeof(float), finish);
+}
+
+TEST(SmallOpsEmulated, ResidualMixEndsAndBeginsHalves) {
+  check<ResidualMixArgs>("residual_mix", 16,
+                         [](const ResidualMixArgs& a) { emulate_mix<kMixes>(mix::params(a), a.streams.size[0]); });
+}
+
+TEST(SmallOpsEmulated, HeadMixesTheWantedRows) {
+  check<HeadArgs>("head", 12, [](const HeadArgs& a) {
+    mix::Params p;
+    p.streams.data = const_cast<bf16*>(a.streams.data);
+    for (int i = 0; i < 3; ++i) p.streams.size[i] = a.streams.size[i], p.streams.stride[i] = a.streams.stride[i];
+    p.rows = a.rows, p.fn = a.fn, p.scale = a.scale, p.base = a.base, p.norm = a.norm;
+    p.hc_eps = a.hc_eps, p.rms_eps = a.rms_eps, p.mixed = a.hidden, p.x = a.normed;
+    emulate_mix<mix::kGates>(p, a.rows.size[0]);
+    LinearF32Args product;
+    product.x = a.normed;
+    product.part[product.parts++] = {a.weight, a.logits};
+    linear_f32_ref(product, {});
+  });
+}
+
+TEST(SmallOpsEmulated, RouteChoosesAndWeighs) {
+  check<RouteArgs>("route", 40, [](const RouteArgs& a) {
+    LinearF32Args product;
+    product.x = a.x;
+    product.part[product.parts++] = {a.gate, a.scores};
+    linear_f32_ref(product, {});
+    grid(a.x.size[0], 1, 32, 0, [&](std::byte*) { route::route_block(a); });
+  });
+}
+
+void emulate_compress(const CompressArgs& a, bool one_launch) {
+  using namespace compress;
+  const int64_t entries = a.entries.size[0], segments = a.segments.size[0];
+  if (one_launch)
+    return grid(entries + segments, 1, kThreads, kHeadDim * sizeof(float),
+                [&](std::byte* shared) { fused_block(a, reinterpret_cast<float*>(shared)); });
+  std::vector<float> pooled(static_cast<size_t>(entries * a.norm.size[0]), NAN);
+  grid(a.norm.size[0] / kPoolChannels, entries, kThreads, kPooledFloats * sizeof(float),
+       [&](std::byte* shared) { pool_block(a, pooled.data(), reinterpret_cast<float*>(shared)); });
+  grid(groups(entries, kWarps) + segments * kStateStripes, 1, kThreads, 0,
+       [&](std::byte*) { finish_block(a, pooled.data()); });
+}
+
+bool fits_one_launch(const CompressArgs& a) {
+  return a.ratio == 4 && a.k.size[0] - a.segments.size[0] + 1 + 6 < a.state_k.size[1];
+}
+
+TEST(SmallOpsEmulated, CompressInTwoLaunches) {
+  check<CompressArgs>("compress", 24, [](const CompressArgs& a) { emulate_compress(a, false); });
+}
+
+TEST(SmallOpsEmulated, CompressInOneLaunchWhereNothingIsReadAndWritten) {
+  int one = 0;
+  check<CompressArgs>("compress", 40, [&](const CompressArgs& a) {
+    one += fits_one_launch(a);
+    emulate_compress(a, fits_one_launch(a));
+  });
+  EXPECT_GT(one, 5);
+}
+
+TEST(SmallOpsEmulated, IndexQueryQuantises) {
+  check<IndexQueryArgs>("index_query", 20, [](const IndexQueryArgs& a) {
+    grid(groups(a.q.size[1], index_query::kWarps), a.q.size[0], 32 * index_query::kWarps, 0,
+         [&](std::byte*) { index_query::query_block(a); });
+  });
+}
+
+void emulate_select(const IndexSelectArgs& a, int splits, int64_t patience) {
+  using namespace index_select;
+  Params p;
+  p.a = a, p.splits = splits, p.patience = patience;
+  const size_t tokens = static_cast<size_t>(a.q.size[0]), parts = tokens * static_cast<size_t>(splits);
+  std::vector<Exchange> exchange(tokens, Exchange{});
+  std::vector<uint32_t> counts(parts, 0xDEADBEEF);
+  std::vector<Candidate> candidates(parts * static_cast<size_t>(a.topk), Candidate{0xDEADBEEF, 0xDEADBEEF});
+  p.exchange = exchange.data(), p.counts = counts.data(), p.candidates = candidates.data();
+  grid(splits, a.q.size[0], kThreads, sizeof(Shared),
+       [&](std::byte* shared) { select_block(p, *reinterpret_cast<Shared*>(shared)); });
+}
+
+TEST(SmallOpsEmulated, IndexSelectByOneBlock) {
+  check<IndexSelectArgs>("index_select", 12, [](const IndexSelectArgs& a) { emulate_select(a, 1, 0); });
+}
+
+TEST(SmallOpsEmulated, IndexSelectByBlocksThatWaitForEachOther) {
+  check<IndexSelectArgs>("index_select", 12, [](const IndexSelectArgs& a) { emulate_select(a, 5, 1 << 20); });
+}
+
+TEST(SmallOpsEmulated, IndexSelectByBlocksThatDoNotWait) {
+  check<IndexSelectArgs>("index_select", 12, [](const IndexSelectArgs& a) { emulate_select(a, 3, 0); });
+}
+
+/// Many entries of few different scores: ties go to the earlier entry, buffers overflow, candidates fill many rounds.
+TEST(SmallOpsEmulated, IndexSelectIsExactWithTiesAndLongStreams) {
+  constexpr int32_t kVisible = 5000, kTopk = 300, kPageRows = 64;
+  for (int splits : {1, 7}) {
+    std::vector<std::byte> keys(static_cast<size_t>(index_page_bytes(kPageRows)) * 79);
+    IndexSelectArgs a;
+    a.keys = {keys.data(), index_page_bytes(kPageRows), kPageRows};
+    std::vector<int32_t> pages(79), sequence(1), visible(1, kVisible), index(kTopk), length(1);
+    for (int i = 0; i < 79; ++i) pages[static_cast<size_t>(i)] = 78 - i;
+    std::vector<e2m1x2> q(64, e2m1x2{0x22});
+    std::vector<e8m0> scale(4, e8m0{127});
+    std::vector<bf16> weight(1, to_bf16(1.0f));
+    a.pages = View<const int32_t, 2>(pages.data(), 1, 79);
+    const auto slot = [&](int32_t e) { return pages[static_cast<size_t>(e / kPageRows)] * kPageRows + e % kPageRows; };
+    std::vector<std::pair<int, int32_t>> order;
+    for (int32_t e = 0; e < kVisible; ++e) {
+      const int level = e * 7919 % 5;  // 1000 entries of each level; levels rise slowly in other cases
+      for (int i = 0; i < 64; ++i) a.keys.row_codes(slot(e))[i] = static_cast<std::byte>(level * 0x11);
+      for (int i = 0; i < 4; ++i) a.keys.row_scales(slot(e))[i] = std::byte{127};
+      order.emplace_back(-level, e);
+    }
+    std::sort(order.begin(), order.end());
+    std::vector<int32_t> want;
+    for (int i = 0; i < kTopk; ++i) want.push_back(order[static_cast<size_t>(i)].second);
+    std::sort(want.begin(), want.end());
+    for (int32_t& e : want) e = slot(e);
+    a.q = View<const e2m1x2, 3>(q.data(), 1, 1, 64), a.q_scale = View<const e8m0, 3>(scale.data(), 1, 1, 4);
+    a.head_weight = View<const bf16, 2>(weight.data(), 1, 1);
+    a.sequence = View<const int32_t, 1>(sequence.data(), 1), a.visible = View<const int32_t, 1>(visible.data(), 1);
+    a.topk = kTopk, a.index = View<int32_t, 2>(index.data(), 1, kTopk), a.length = View<int32_t, 1>(length.data(), 1);
+    emulate_select(a, splits, 0);
+    EXPECT_EQ(index, want) << splits << " blocks";
+    EXPECT_EQ(length[0], kTopk);
+  }
+}
+
+}  // namespace
+}  // namespace fathom::ops
