@@ -5,6 +5,7 @@
 #pragma once
 
 #include <algorithm>
+#include <any>
 #include <functional>
 #include <optional>
 #include <string>
@@ -68,6 +69,8 @@ class Case {
   std::vector<Implementation> implementations;
   std::vector<Truth> truths;
   int64_t tokens = 0;  // how many run_token() accepts
+  /// Makes the arguments from addresses: a std::function<Args(const Addresses&)>, for variants that no registry names.
+  std::any arguments;
   /// Properties that no element-wise tolerance can state. Gets the addresses of the variant's and of the reference's
   /// results on the host; returns what is wrong, or nothing.
   std::vector<std::function<std::string(const Addresses& got, const Addresses& want)>> properties;
@@ -101,6 +104,7 @@ class Case {
   void bind(ops::Variants<Args> variants, std::function<Args(const Addresses&)> build,
             std::function<Args(Args, int64_t t)> token = nullptr, int64_t token_count = 0) {
     tokens = token_count;
+    arguments = build;
     for (const auto& v : variants) {
       Implementation one{std::string(v.name), v.backend, {}, {}, {}, {}};
       one.can_run = [build, &v](const Addresses& a, const ops::DeviceInfo& d) { return v.can_run(build(a), d); };

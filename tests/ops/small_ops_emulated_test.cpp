@@ -44,7 +44,7 @@ void check(std::string_view op, int cases, const std::function<void(const Args&)
     const auto build = std::any_cast<std::function<Args(const lab::Addresses&)>>(c.arguments);
     size_t bytes = 0;
     for (const auto& b : c.buffers) bytes += b.role == lab::Role::in ? 0 : b.bytes.size();
-    if (bytes > 1 << 19) continue;  // emulated threads are slow
+    if (bytes > 1 << 16) continue;  // emulated threads are slow
     ++ran;
     lab::Implementation emulated{"emulated", Backend::cpu, {}, {}, {}, {}};
     emulated.workspace = [](const lab::Addresses&, const DeviceInfo&) -> size_t { return 0; };
@@ -119,7 +119,7 @@ void emulate_mix(mix::Params p, int64_t tokens) {
 }
 
 TEST(SmallOpsEmulated, ResidualMixEndsAndBeginsHalves) {
-  check<ResidualMixArgs>("residual_mix", 16,
+  check<ResidualMixArgs>("residual_mix", 10,
                          [](const ResidualMixArgs& a) { emulate_mix<kMixes>(mix::params(a), a.streams.size[0]); });
 }
 
@@ -166,12 +166,12 @@ bool fits_one_launch(const CompressArgs& a) {
 }
 
 TEST(SmallOpsEmulated, CompressInTwoLaunches) {
-  check<CompressArgs>("compress", 24, [](const CompressArgs& a) { emulate_compress(a, false); });
+  check<CompressArgs>("compress", 16, [](const CompressArgs& a) { emulate_compress(a, false); });
 }
 
 TEST(SmallOpsEmulated, CompressInOneLaunchWhereNothingIsReadAndWritten) {
   int one = 0;
-  check<CompressArgs>("compress", 40, [&](const CompressArgs& a) {
+  check<CompressArgs>("compress", 30, [&](const CompressArgs& a) {
     one += fits_one_launch(a);
     emulate_compress(a, fits_one_launch(a));
   });

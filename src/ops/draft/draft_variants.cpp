@@ -2,6 +2,14 @@
 
 namespace fathom::ops {
 
+#ifdef FATHOM_HAVE_CUDA
+bool stream_mean_sm80_can_run(const StreamMeanArgs& a, const DeviceInfo& d);
+void stream_mean_sm80(const StreamMeanArgs& a, const Launch& l);
+bool markov_sm80_can_run(const MarkovArgs& a, const DeviceInfo& d);
+size_t markov_sm80_workspace(const MarkovArgs& a, const DeviceInfo&);
+void markov_sm80(const MarkovArgs& a, const Launch& l);
+#endif
+
 void stream_mean_ref(const StreamMeanArgs& a, const Launch&);
 void stream_mean_cpu(const StreamMeanArgs& a, const Launch& l);
 bool stream_mean_cpu_can_run(const StreamMeanArgs& a, const DeviceInfo&);
@@ -10,6 +18,9 @@ Variants<StreamMeanArgs> stream_mean_variants() {
   static constexpr Variant<StreamMeanArgs> all[] = {
       {"ref", Backend::cpu, always<StreamMeanArgs>, nullptr, stream_mean_ref},
       {"cpu", Backend::cpu, stream_mean_cpu_can_run, nullptr, stream_mean_cpu},
+#ifdef FATHOM_HAVE_CUDA
+      {"sm80", Backend::cuda, stream_mean_sm80_can_run, nullptr, stream_mean_sm80},
+#endif
   };
   return all;
 }
@@ -22,6 +33,9 @@ Variants<MarkovArgs> markov_variants() {
   static constexpr Variant<MarkovArgs> all[] = {
       {"ref", Backend::cpu, always<MarkovArgs>, nullptr, markov_ref},
       {"cpu", Backend::cpu, always<MarkovArgs>, markov_cpu_workspace, markov_cpu},
+#ifdef FATHOM_HAVE_CUDA
+      {"sm80", Backend::cuda, markov_sm80_can_run, markov_sm80_workspace, markov_sm80},
+#endif
   };
   return all;
 }

@@ -1,0 +1,52 @@
+// Launching a kernel with CUDA's answer checked.
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstddef>
+
+namespace fathom::ops::device {
+
+/// Throws Error: "OP: CUDA refuses the WHAT: WHY".
+[[noreturn]] void launch_failed(const char* op, const char* what, const char* why);
+
+struct LaunchShape {
+  dim3 grid;
+  int threads;
+  size_t shared_bytes = 0;
+  bool early = false;  // starts while the previous kernel of the stream ends: it must call wait_for_previous_kernel()
+};
+
+inline void check(const char* op, const char* what, cudaError_t code) {
+  if (code != cudaSuccess) launch_failed(op, what, cudaGetErrorString(code));
+}
+
+/// Does nothing for an empty grid.
+template <typename... Parameters>
+void launch(const char* op, void (*kernel)(Parameters...), const LaunchShape& shape, void* stream,
+            const Parameters&... parameters) {
+  if (shape.grid.x == 0 || shape.grid.y == 0 || shape.grid.z == 0) return;
+  if (shape.shared_bytes > 48 * 1024)
+    check(op, "shared memory",
+          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                               static_cast<int>(shape.shared_bytes)));
+  cudaLaunchAttribute attribute;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = shape.grid;
+  config.blockDim = dim3(static_cast<unsigned>(shape.threads));
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream);
+  config.attrs = &attribute;
+  if (shape.early) {
+    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute.val.programmaticStreamSerializationAllowed = 1;
+    config.numAttrs = 1;
+  }
+  check(op, "launch", cudaLaunchKernelEx(&config, kernel, parameters...));
+}
+
+inline unsigned blocks_for(int64_t n, int64_t each) {
+  return static_cast<unsigned>((n + each - 1) / each);
+}
+
+}  // namespace fathom::ops::device

@@ -1,0 +1,43 @@
+#include "ops/device/launch.cuh"
+#include "ops/index_select/query_kernel.cuh"
+#include "ops/index_select/select_kernel.cuh"
+
+namespace fathom::ops {
+namespace {
+
+__global__ void __launch_bounds__(32 * index_query::kWarps) index_queries(const __grid_constant__ IndexQueryArgs a) {
+  index_query::query_block(a);
+}
+__global__ void __launch_bounds__(index_select::kThreads, 2)
+    select_entries(const __grid_constant__ index_select::Params p) {
+  __shared__ index_select::Shared shared;
+  index_select::select_block(p, shared);
+}
+
+}  // namespace
+
+void index_query_sm80(const IndexQueryArgs& a, const Launch& l) {
+  const dim3 grid(device::blocks_for(a.q.size[1], index_query::kWarps), static_cast<unsigned>(a.q.size[0]));
+  device::launch("index_query", index_queries, {grid, 32 * index_query::kWarps, 0, l.device.compute_capability >= 90},
+                 l.stream, a);
+}
+
+void index_select_sm80(const IndexSelectArgs& a, const Launch& l) {
+  using namespace index_select;
+  constexpr int64_t kPatience = 6000;  // cycles: about the time a block's scan differs from another's
+  Params p;
+  p.a = a, p.splits = splits_for(a, l.device), p.patience = kPatience;
+  const Workspace w = workspace_for(a, p.splits);
+  if (p.splits > 1) {
+    auto* base = static_cast<std::byte*>(l.workspace);
+    p.exchange = reinterpret_cast<Exchange*>(base);
+    p.counts = reinterpret_cast<uint32_t*>(base + w.counts_at);
+    p.candidates = reinterpret_cast<Candidate*>(base + w.candidates_at);
+    device::check("index_select", "clearing of the workspace",
+                  cudaMemsetAsync(base, 0, w.exchange_bytes, static_cast<cudaStream_t>(l.stream)));
+  }
+  const dim3 grid(static_cast<unsigned>(p.splits), static_cast<unsigned>(a.q.size[0]));
+  device::launch("index_select", select_entries, {grid, kThreads, 0, false}, l.stream, p);
+}
+
+}  // namespace fathom::ops

@@ -1,0 +1,29 @@
+// Index queries: one warp a head of one token.
+#pragma once
+
+#include "ops/device/rows.cuh"
+#include "ops/index_select/index_select.h"
+
+namespace fathom::ops::index_query {
+
+inline constexpr int kWarps = 4;
+
+/// Grid (groups of kWarps heads, tokens).
+FATHOM_DEVICE void query_block(const IndexQueryArgs& a) {
+  device::let_next_kernel_start();
+  const int lane = device::lane_index(), t = device::block_y();
+  const int64_t head = int64_t{device::block_x()} * kWarps + device::warp_index();
+  const float frequency = a.rope_freq(lane);
+  device::wait_for_previous_kernel();
+  if (head >= a.q.size[1]) return;  // the same for a whole warp
+  float v[4];
+  device::load_4(&a.q(t, head, 4 * lane), v);
+  device::warp_rope(v, device::turn_of(a.position(t), frequency));
+  device::warp_hadamard(v);
+  e8m0 scale;
+  const uint16_t codes = device::warp_fp4(v, scale);
+  reinterpret_cast<uint16_t*>(&a.codes(t, head, 0))[lane] = codes;
+  if (lane % 8 == 0) a.scale(t, head, lane / 8) = scale;
+}
+
+}  // namespace fathom::ops::index_query

@@ -1,0 +1,166 @@
+// Scores of 32 entries by one warp on tensor cores, and the entries' rows in flight.
+//
+// Keys lie on the rows of the products (two tiles of 16), heads on the columns. Lane (g, t) = (lane / 4, lane % 4)
+// holds of its rows the 32 channels of scale group t, 16 bytes of codes; queries are laid out so that the same order of
+// channels meets. Codes become bf16 by shifts and one product: an e2m1 code's three magnitude bits in the bits 8..6 of
+// a bf16 are its value times 2^-126, subnormal included. Keys carry an extra 2^-63, queries 2^63, which keeps all
+// factors in range for scales from 2^-60 to 2^60. Then relu, rounding and the head's weight act on pairs of heads, and
+// the sum over heads is a product with ones.
+#pragma once
+
+#include "ops/device/rows.cuh"
+#include "ops/index_select/select_plan.h"
+
+namespace fathom::ops::index_select {
+
+/// Shared memory of a block.
+struct Shared {
+  device::Words4 q[kMostHeads / 8][4][32];  // [head tile][word of a lane's codes][lane]: four bf16 pairs
+  uint32_t weight[kMostHeads / 2];          // bf16 pairs
+  uint16_t buffer_key[kBufferKeys];
+  uint32_t buffer_entry[kBufferKeys];
+  uint32_t bins[kBins];
+  uint32_t fine[kFine];
+  uint32_t prefix[kMostSplits + 1];
+  uint16_t chunk[kChunkKeys];
+  uint32_t warp_count[2][kWarps];
+  uint32_t found[2];
+  uint32_t flag;
+};
+
+/// Eight codes -> four bf16 pairs (codes i and i + 4) times 2^-126.
+FATHOM_DEVICE void spread_codes(uint32_t w, uint32_t (&pair)[4]) {
+  constexpr uint32_t kMagnitude = 0x01C001C0, kSign = 0x80008000;
+  pair[0] = (w << 6 & kMagnitude) | (w << 12 & kSign);
+  pair[1] = (w << 2 & kMagnitude) | (w << 8 & kSign);
+  pair[2] = (w >> 2 & kMagnitude) | (w << 4 & kSign);
+  pair[3] = (w >> 6 & kMagnitude) | (w & kSign);
+}
+/// A bf16 pair of 2^(field - 127).
+FATHOM_DEVICE uint32_t power_pair(int field) {
+  field = field < 1 ? 1 : field > 254 ? 254 : field;
+  return static_cast<uint32_t>(field) << 7 | static_cast<uint32_t>(field) << 23;
+}
+
+/// Queries and weights of token t into shared memory; heads beyond the last are zero.
+FATHOM_DEVICE void load_queries(const IndexSelectArgs& a, int64_t t, Shared& shared) {
+  const int heads = static_cast<int>(a.q.size[1]), padded = (heads + 15) / 16 * 16;
+  for (int i = device::thread_index(); i < padded * 16; i += kThreads) {
+    const int head = i / 16, group = i / 4 % 4, word = i % 4;
+    uint32_t pair[4] = {};
+    if (head < heads) {
+      const auto* codes = reinterpret_cast<const uint8_t*>(&a.q(t, head, 0)) + 16 * group + 4 * word;
+      uint32_t w = 0;
+      for (int k = 0; k < 4; ++k) w |= static_cast<uint32_t>(codes[k]) << 8 * k;
+      spread_codes(w, pair);
+      const uint32_t one = power_pair(253), two = power_pair(a.q_scale(t, head, group).bits + 63);
+      FATHOM_UNROLL
+      for (int k = 0; k < 4; ++k) pair[k] = device::multiply_bf16x2(device::multiply_bf16x2(pair[k], one), two);
+    }
+    shared.q[head / 8][word][head % 8 * 4 + group] = {{pair[0], pair[1], pair[2], pair[3]}};
+  }
+  auto* weight = reinterpret_cast<uint16_t*>(shared.weight);
+  for (int h = device::thread_index(); h < padded; h += kThreads) weight[h] = h < heads ? a.head_weight(t, h).bits : 0;
+}
+
+/// Rows of the cache of one sequence.
+struct Keys {
+  const std::byte* data;
+  const int32_t* pages;
+  int64_t stride;
+  int32_t page_rows, visible;
+  bool aligned;  // codes can be loaded 16 bytes at a time
+};
+
+FATHOM_DEVICE Keys keys_of(const IndexSelectArgs& a, int64_t t) {
+  Keys k;
+  k.data = a.keys.data, k.stride = a.keys.stride, k.page_rows = a.keys.page_rows;
+  k.pages = &a.pages(a.sequence(t), 0), k.visible = a.visible(t);
+  k.aligned = ((reinterpret_cast<uintptr_t>(k.data) | static_cast<uintptr_t>(k.stride)) & 15) == 0;
+  return k;
+}
+FATHOM_DEVICE int32_t slot_of(const Keys& k, int32_t entry) {
+  const int32_t page = entry / k.page_rows;
+  return k.pages[page] * k.page_rows + entry - page * k.page_rows;
+}
+
+/// What a lane holds of the 32 entries of a tile: row g + 8 r (r = 0..3), group t.
+struct Tile {
+  uint32_t code[4][4];
+  uint8_t scale[4];
+};
+
+/// Entries [first, first + 32), those past the last replaced by it.
+FATHOM_DEVICE void load_tile(const Keys& k, int32_t first, Tile& tile) {
+  const int lane = device::lane_index(), g = lane / 4, t = lane % 4;
+  const int32_t entry = first + lane < k.visible ? first + lane : k.visible - 1;
+  const int32_t page = entry / k.page_rows, row = entry - page * k.page_rows;
+  const int32_t number = k.pages[page];
+  FATHOM_UNROLL
+  for (int r = 0; r < 4; ++r) {
+    const std::byte* base = k.data + device::shuffle_int(number, g + 8 * r) * k.stride;
+    const int in_page = device::shuffle_int(row, g + 8 * r);
+    const std::byte* codes = base + in_page * kIndexCodeBytes + 16 * t;
+    if (k.aligned) {
+      const auto w = *reinterpret_cast<const device::Words4*>(codes);
+      FATHOM_UNROLL
+      for (int i = 0; i < 4; ++i) tile.code[r][i] = w.word[i];
+    } else {
+      FATHOM_UNROLL
+      for (int i = 0; i < 4; ++i) tile.code[r][i] = *reinterpret_cast<const uint32_t*>(codes + 4 * i);
+    }
+    tile.scale[r] = static_cast<uint8_t>(base[int64_t{k.page_rows} * kIndexCodeBytes + in_page * kIndexScaleBytes + t]);
+  }
+}
+
+/// The 16 bits of a score that order as scores do; -0 is 0.
+FATHOM_DEVICE uint32_t key_of(float score) {
+  const uint32_t bits = to_bf16(score == 0 ? 0.0f : score).bits;
+  return bits & 0x8000 ? ~bits & 0xFFFF : bits | 0x8000;
+}
+
+/// The key of entry 8 t + g of the tile, for lane (g, t).
+FATHOM_DEVICE uint32_t score_tile(const Tile& tile, int head_tiles, const Shared& shared) {
+  const int lane = device::lane_index(), t = lane % 4;
+  uint32_t a[2][8][4];  // [tile of 16 rows][step][registers of the product]
+  FATHOM_UNROLL
+  for (int r = 0; r < 4; ++r) {
+    const uint32_t factor = power_pair(tile.scale[r] + 63);
+    FATHOM_UNROLL
+    for (int w = 0; w < 4; ++w) {
+      uint32_t pair[4];
+      spread_codes(tile.code[r][w], pair);
+      FATHOM_UNROLL
+      for (int i = 0; i < 4; ++i) a[r / 2][2 * w + i / 2][r % 2 + i % 2 * 2] = device::multiply_bf16x2(pair[i], factor);
+    }
+  }
+  constexpr uint32_t kOnes = 0x3F803F80;
+  float total[2][4] = {};
+  FATHOM_UNROLL_1
+  for (int h = 0; h < head_tiles; h += 2) {
+    uint32_t weighted[2][4];
+    FATHOM_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float dot[2][4] = {};
+      FATHOM_UNROLL
+      for (int w = 0; w < 4; ++w) {
+        const device::Words4 q = shared.q[h + half][w][lane];
+        FATHOM_UNROLL
+        for (int m = 0; m < 2; ++m) device::mma_bf16(dot[m], a[m][2 * w], q.word[0], q.word[1]);
+        FATHOM_UNROLL
+        for (int m = 0; m < 2; ++m) device::mma_bf16(dot[m], a[m][2 * w + 1], q.word[2], q.word[3]);
+      }
+      const uint32_t weight = shared.weight[(h + half) * 4 + t];
+      FATHOM_UNROLL
+      for (int m = 0; m < 2; ++m) FATHOM_UNROLL
+      for (int row = 0; row < 2; ++row)
+        weighted[m][2 * half + row] =
+            device::multiply_bf16x2(device::pack_relu_bf16x2(dot[m][2 * row], dot[m][2 * row + 1]), weight);
+    }
+    FATHOM_UNROLL
+    for (int m = 0; m < 2; ++m) device::mma_bf16(total[m], weighted[m], kOnes, kOnes);
+  }
+  return key_of(t == 0 ? total[0][0] : t == 1 ? total[0][2] : t == 2 ? total[1][0] : total[1][2]);
+}
+
+}  // namespace fathom::ops::index_select

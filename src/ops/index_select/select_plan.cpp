@@ -1,0 +1,27 @@
+#include "ops/index_select/select_plan.h"
+
+#include <algorithm>
+
+namespace fathom::ops::index_select {
+
+int splits_for(const IndexSelectArgs& a, const DeviceInfo& d) {
+  constexpr int kBlocksPerSm = 2;
+  const int64_t tokens = std::max<int64_t>(1, a.q.size[0]), most = a.pages.size[1] * a.keys.page_rows;
+  if (most <= a.topk) return 1;
+  const int64_t wanted = (most + kChunkKeys / 2 - 1) / (kChunkKeys / 2);
+  const int64_t room = std::max<int64_t>(1, int64_t{d.sm_count} * kBlocksPerSm / tokens);
+  return static_cast<int>(std::min({wanted, room, int64_t{kMostSplits}}));
+}
+
+Workspace workspace_for(const IndexSelectArgs& a, int splits) {
+  Workspace w;
+  if (splits == 1) return w;
+  const auto tokens = static_cast<size_t>(a.q.size[0]), parts = tokens * static_cast<size_t>(splits);
+  w.exchange_bytes = tokens * sizeof(Exchange);
+  w.counts_at = w.exchange_bytes;
+  w.candidates_at = (w.counts_at + parts * sizeof(uint32_t) + 255) / 256 * 256;
+  w.total = w.candidates_at + parts * static_cast<size_t>(a.topk) * sizeof(Candidate);
+  return w;
+}
+
+}  // namespace fathom::ops::index_select

@@ -1,0 +1,268 @@
+// The stream mix in two launches, shared by residual_mix (24 mixes) and head (4 mixes).
+//
+// partial   grid (slices of 32 channels, groups of tokens): ends the previous half (X'), and sums the slice's part of
+//           fn . X' and of the sum of squares. A lane holds one channel of all four streams and its values of fn in
+//           registers; a warp takes one token after the other.
+// finish    grid (tokens, 1 or 2): adds the slices in order, then block row 0 mixes the streams, normalises and
+//           quantises, block row 1 computes post and the Sinkhorn matrix, which nobody waits for in this op.
+// A token's bits do not depend on the other tokens of the batch.
+#pragma once
+
+#include "ops/device/rows.cuh"
+#include "ops/residual_mix/mix_plan.h"
+
+namespace fathom::ops::mix {
+
+/// One channel of a token's streams, with what hc_post needs.
+struct Inputs {
+  bf16 x[kStreams];
+  bf16 y;
+};
+
+FATHOM_DEVICE Inputs load_inputs(const Params& p, int token, int channel) {
+  Inputs in = {};
+  if (channel >= p.streams.size[2]) return in;
+  const int64_t t = p.rows.data ? p.rows(token) : token;
+  FATHOM_UNROLL
+  for (int k = 0; k < kStreams; ++k) in.x[k] = p.streams(t, k, channel);
+  if (p.y.data) in.y = p.y(token, channel);
+  return in;
+}
+
+/// X'[k] = bf(post[k] y + sum_j comb[j][k] X[j]), the sum exact before it is rounded to fp32.
+FATHOM_DEVICE void end_half(const Params& p, int token, int channel, const Inputs& in, float (&x)[kStreams]) {
+  const auto post = *reinterpret_cast<const device::Float4*>(p.post + token * p.post_stride);
+  const float gate[kStreams] = {post.x, post.y, post.z, post.w};
+  device::Sum sum[kStreams];
+  FATHOM_UNROLL
+  for (int j = 0; j < kStreams; ++j) {
+    const auto row = *reinterpret_cast<const device::Float4*>(p.comb + token * p.comb_stride + kStreams * j);
+    const float c[kStreams] = {row.x, row.y, row.z, row.w};
+    FATHOM_UNROLL
+    for (int k = 0; k < kStreams; ++k) device::accumulate_product(sum[k], c[k], to_float(in.x[j]));
+  }
+  FATHOM_UNROLL
+  for (int k = 0; k < kStreams; ++k) {
+    const bf16 v = to_bf16(device::add(device::multiply(gate[k], to_float(in.y)), device::value(sum[k])));
+    x[k] = to_float(v);
+    if (channel < p.streams.size[2]) p.streams(token, k, channel) = v;
+  }
+}
+
+/// Sums kCount values over the lanes of a warp; lane l gets the total of value l / (32 / kCount).
+template <int kCount>
+FATHOM_DEVICE float scatter_sum(float (&v)[kCount]) {
+  const int lane = device::lane_index();
+  int mask = 16;
+  FATHOM_UNROLL
+  for (int half = kCount / 2; half > 0; half /= 2, mask /= 2) {
+    const bool upper = lane & mask;
+    FATHOM_UNROLL
+    for (int i = 0; i < kCount / 2; ++i) {
+      if (i >= half) continue;
+      const float kept = upper ? v[half + i] : v[i], sent = upper ? v[i] : v[half + i];
+      v[i] = kept + device::shuffle_xor(sent, mask);
+    }
+  }
+  FATHOM_UNROLL
+  for (; mask > 0; mask /= 2) v[0] += device::shuffle_xor(v[0], mask);
+  return v[0];
+}
+
+template <int kMixes>
+FATHOM_DEVICE void partial_block(const Params& p) {
+  constexpr int kCount = kPitch<kMixes>;
+  device::let_next_kernel_start();
+  const int lane = device::lane_index(), slice = device::block_x(), channel = slice * kSliceChannels + lane;
+  const int64_t d = p.streams.size[2];
+  float fn[kStreams][kMixes] = {};
+  if (p.fn.data && channel < d) {
+    FATHOM_UNROLL
+    for (int m = 0; m < kMixes; ++m) FATHOM_UNROLL
+    for (int k = 0; k < kStreams; ++k) fn[k][m] = p.fn.data[m * p.fn.stride[0] + k * d + channel];
+  }
+  device::wait_for_previous_kernel();
+  const int begin = device::block_y() * kBlockTokens,
+            end = begin + kBlockTokens < p.tokens ? begin + kBlockTokens : p.tokens;
+  int token = begin + device::warp_index();
+  if (token >= end) return;
+  Inputs next = load_inputs(p, p.first + token, channel);
+  for (; token < end; token += kPartialWarps) {
+    const Inputs in = next;
+    if (token + kPartialWarps < end) next = load_inputs(p, p.first + token + kPartialWarps, channel);
+    float x[kStreams];
+    if (p.y.data) {
+      end_half(p, p.first + token, channel, in, x);
+    } else {
+      FATHOM_UNROLL
+      for (int k = 0; k < kStreams; ++k) x[k] = to_float(in.x[k]);
+    }
+    if (!p.fn.data) continue;
+    float sum[kCount] = {};
+    FATHOM_UNROLL
+    for (int k = 0; k < kStreams; ++k) {
+      FATHOM_UNROLL
+      for (int m = 0; m < kMixes; ++m) sum[m] = fmaf(x[k], fn[k][m], sum[m]);
+      sum[kMixes] = fmaf(x[k], x[k], sum[kMixes]);
+    }
+    const float total = scatter_sum(sum);
+    if (lane % (32 / kCount) == 0)
+      p.partial[(int64_t{token} * p.slices + slice) * kCount + lane / (32 / kCount)] = total;
+  }
+}
+
+/// The mixes of a token, factor included, in shared memory.
+template <int kMixes>
+FATHOM_DEVICE void add_slices(const Params& p, int token, float* shared) {
+  constexpr int kCount = kPitch<kMixes>, kRows = 32 / kCount;  // slices that a warp reads at once
+  const int lane = device::lane_index(), warp = device::warp_index();
+  const float* partial = p.partial + int64_t{token} * p.slices * kCount;
+  float sum = 0;
+  FATHOM_UNROLL_8
+  for (int s = warp * kRows; s < p.slices; s += kFinishWarps * kRows)
+    if (s + lane / kCount < p.slices) sum += partial[int64_t{s} * kCount + lane];
+  shared[32 * warp + lane] = sum;
+  device::sync_block();
+  float* mixes = shared + 32 * kFinishWarps;
+  if (warp == 0) {
+    float total = 0;
+    FATHOM_UNROLL
+    for (int w = 0; w < kFinishWarps; ++w) total += shared[32 * w + lane];
+    FATHOM_UNROLL
+    for (int mask = kCount; mask < 32; mask *= 2) total += device::shuffle_xor(total, mask);
+    const float squares = device::shuffle_from(total, kMixes);
+    const float width = static_cast<float>(kStreams * p.streams.size[2]);
+    if (lane < kMixes) mixes[lane] = total * (1.0f / sqrtf(squares / width + p.rms_eps));
+  }
+  device::sync_block();
+}
+
+/// Divides four values by their sum + eps.
+FATHOM_DEVICE void normalise(float& a, float& b, float& c, float& d, float eps) {
+  const float r = device::reciprocal_fast(a + b + c + d + eps);
+  a *= r, b *= r, c *= r, d *= r;
+}
+
+/// Softmax over rows, then columns and rows normalised in turn; columns are last. One thread: 16 registers and no
+/// exchange is the shortest chain.
+FATHOM_DEVICE void sinkhorn(const Params& p, const float* m, float* out) {
+  float c[16];
+  FATHOM_UNROLL
+  for (int i = 0; i < 16; ++i) c[i] = device::add(device::multiply(m[i], p.scale(2)), p.base(2 * kStreams + i));
+  FATHOM_UNROLL
+  for (int j = 0; j < 16; j += 4) {
+    const float top = fmaxf(fmaxf(c[j], c[j + 1]), fmaxf(c[j + 2], c[j + 3]));
+    FATHOM_UNROLL
+    for (int k = j; k < j + 4; ++k) c[k] = expf(c[k] - top);
+    const float sum = c[j] + c[j + 1] + c[j + 2] + c[j + 3];
+    FATHOM_UNROLL
+    for (int k = j; k < j + 4; ++k) c[k] = c[k] / sum + p.hc_eps;
+  }
+  FATHOM_UNROLL_1
+  for (int i = 0; i < p.iterations; ++i) {
+    if (i > 0) {
+      FATHOM_UNROLL
+      for (int j = 0; j < 16; j += 4) normalise(c[j], c[j + 1], c[j + 2], c[j + 3], p.hc_eps);
+    }
+    FATHOM_UNROLL
+    for (int k = 0; k < 4; ++k) normalise(c[k], c[4 + k], c[8 + k], c[12 + k], p.hc_eps);
+  }
+  FATHOM_UNROLL
+  for (int i = 0; i < 16; ++i) out[i] = c[i];
+}
+
+/// sigmoid of a mix and its gate's scale and base.
+FATHOM_DEVICE float gate(const Params& p, const float* mixes, int which, int i) {
+  const int at = kStreams * which + i;
+  return device::sigmoid(device::add(device::multiply(mixes[at], p.scale(which)), p.base(at)));
+}
+
+FATHOM_DEVICE void write_next(const Params& p, int token, const float* mixes) {
+  const int thread = device::thread_index();
+  if (thread < kStreams) p.next_post(token, thread) = 2.0f * gate(p, mixes, 1, thread);
+  if (thread == 32) sinkhorn(p, mixes + 2 * kStreams, &p.next_comb(token, 0, 0));
+}
+
+/// Sum over the block; `shared` has room for 2 * kFinishWarps values.
+FATHOM_DEVICE device::Sum block_sum(device::Sum s, float* shared) {
+  s = device::warp_sum(s);
+  if (device::lane_index() == 0)
+    shared[2 * device::warp_index()] = s.high, shared[2 * device::warp_index() + 1] = s.low;
+  device::sync_block();
+  device::Sum total;
+  FATHOM_UNROLL
+  for (int w = 0; w < kFinishWarps; ++w) total = device::merged(total, {shared[2 * w], shared[2 * w + 1]});
+  return total;
+}
+
+/// bf(sum_j pre[j] X[j]) in stream order, of 8 channels.
+FATHOM_DEVICE void mix_channels(const device::Words4 (&in)[kStreams], const float (&pre)[kStreams], float (&h)[8]) {
+  FATHOM_UNROLL
+  for (int i = 0; i < 8; ++i) {
+    float sum = 0;
+    FATHOM_UNROLL
+    for (int k = 0; k < kStreams; ++k) {
+      const uint32_t word = in[k].word[i / 2];
+      const float product = device::multiply(pre[k], i % 2 ? device::high_half(word) : device::low_half(word));
+      sum = k == 0 ? product : device::add(sum, product);
+    }
+    h[i] = round_bf16(sum);
+  }
+}
+
+inline constexpr int kFinishFloats = 32 * kFinishWarps + 32;
+
+/// kPieces: d <= kPieces * 8 * kFinishThreads.
+template <int kMixes, int kPieces>
+FATHOM_DEVICE void finish_block(const Params& p, float* shared) {
+  device::let_next_kernel_start();
+  device::wait_for_previous_kernel();
+  const int local = device::block_x(), token = p.first + local;
+  const float* mixes = shared + 32 * kFinishWarps;
+  if (device::block_y() == 1) {
+    add_slices<kMixes>(p, local, shared);
+    return write_next(p, token, mixes);
+  }
+  const int64_t t = p.rows.data ? p.rows(token) : token, d = p.streams.size[2];
+  device::Words4 in[kPieces][kStreams] = {};
+  FATHOM_UNROLL
+  for (int piece = 0; piece < kPieces; ++piece) {
+    const int64_t channel = 8 * (device::thread_index() + piece * kFinishThreads);
+    FATHOM_UNROLL
+    for (int k = 0; k < kStreams; ++k)
+      if (channel < d) in[piece][k] = *reinterpret_cast<const device::Words4*>(&p.streams(t, k, channel));
+  }
+  add_slices<kMixes>(p, local, shared);
+  float pre[kStreams], h[kPieces][8];
+  FATHOM_UNROLL
+  for (int k = 0; k < kStreams; ++k) pre[k] = device::add(gate(p, mixes, 0, k), p.hc_eps);
+  device::Sum squares;
+  FATHOM_UNROLL
+  for (int piece = 0; piece < kPieces; ++piece) {
+    mix_channels(in[piece], pre, h[piece]);
+    FATHOM_UNROLL
+    for (int i = 0; i < 8; ++i) device::accumulate(squares, h[piece][i] * h[piece][i]);
+  }
+  const float factor = device::rms_factor(block_sum(squares, shared), static_cast<int>(d), p.rms_eps);
+  FATHOM_UNROLL
+  for (int piece = 0; piece < kPieces; ++piece) {
+    const int64_t channel = 8 * (device::thread_index() + piece * kFinishThreads);
+    const bool real = channel < d;
+    float v[8] = {};
+    if (real) {
+      if (p.mixed.data) device::store_8(&p.mixed(token, channel), h[piece]);
+      device::load_8(&p.norm(channel), v);
+    }
+    FATHOM_UNROLL
+    for (int i = 0; i < 8; ++i) v[i] = round_bf16(device::multiply(device::multiply(h[piece][i], factor), v[i]));
+    if (real) device::store_8(&p.x(token, channel), v);
+    if (!p.codes.data) continue;
+    const e8m0 scale = e4m3_scale(device::group_max(device::largest(v), 16));
+    if (!real) continue;
+    const device::Words2 word{device::codes_of(v, reciprocal(scale)), device::codes_of(v + 4, reciprocal(scale))};
+    *reinterpret_cast<device::Words2*>(&p.codes(token, channel)) = word;
+    if (channel % 128 == 0) p.code_scale(token, channel / 128) = scale;
+  }
+}
+
+}  // namespace fathom::ops::mix

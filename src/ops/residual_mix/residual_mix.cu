@@ -1,0 +1,63 @@
+#include "ops/device/launch.cuh"
+#include "ops/residual_mix/mix_kernel.cuh"
+
+namespace fathom::ops::mix {
+namespace {
+
+template <int kMixes>
+__global__ void __launch_bounds__(32 * kPartialWarps, 1) mix_partial(const __grid_constant__ Params p) {
+  partial_block<kMixes>(p);
+}
+template <int kMixes, int kPieces>
+__global__ void __launch_bounds__(kFinishThreads, 1) mix_finish(const __grid_constant__ Params p) {
+  __shared__ float shared[kFinishFloats];
+  finish_block<kMixes, kPieces>(p, shared);
+}
+
+int slices_of(int64_t channels) {
+  return static_cast<int>((channels + kSliceChannels - 1) / kSliceChannels);
+}
+
+}  // namespace
+
+size_t partial_bytes(int64_t tokens, int64_t channels, int mixes) {
+  const int64_t pitch = mixes == kGates ? kPitch<kGates> : kPitch<24>;
+  return static_cast<size_t>((tokens < kPassTokens ? tokens : kPassTokens) * slices_of(channels) * pitch) *
+         sizeof(float);
+}
+
+template <int kMixes>
+void run(const char* op, Params p, int64_t tokens, const Launch& l) {
+  const bool early = l.device.compute_capability >= 90;
+  const int64_t d = p.streams.size[2];
+  p.slices = slices_of(d);
+  p.partial = static_cast<float*>(l.workspace);
+  for (int64_t first = 0; first < tokens; first += kPassTokens) {
+    p.first = static_cast<int32_t>(first);
+    p.tokens = static_cast<int32_t>(tokens - first < kPassTokens ? tokens - first : kPassTokens);
+    const int warps = p.tokens < kPartialWarps ? p.tokens : kPartialWarps;
+    const dim3 grid(static_cast<unsigned>(p.slices), device::blocks_for(p.tokens, kBlockTokens));
+    device::launch(op, mix_partial<kMixes>, {grid, 32 * warps, 0, early}, l.stream, p);
+    if (!p.fn.data) continue;
+    const dim3 rows(static_cast<unsigned>(p.tokens), p.next_post.data ? 2 : 1);
+    if (d <= 8 * kFinishThreads)
+      device::launch(op, mix_finish<kMixes, 1>, {rows, kFinishThreads, 0, early}, l.stream, p);
+    else
+      device::launch(op, mix_finish<kMixes, 2>, {rows, kFinishThreads, 0, early}, l.stream, p);
+  }
+}
+template void run<kGates>(const char* op, Params p, int64_t tokens, const Launch& l);
+
+}  // namespace fathom::ops::mix
+
+namespace fathom::ops {
+
+size_t residual_mix_sm80_workspace(const ResidualMixArgs& a, const DeviceInfo&) {
+  return a.fn.data ? mix::partial_bytes(a.streams.size[0], a.streams.size[2], kMixes) : 0;
+}
+
+void residual_mix_sm80(const ResidualMixArgs& a, const Launch& l) {
+  mix::run<kMixes>("residual_mix", mix::params(a), a.streams.size[0], l);
+}
+
+}  // namespace fathom::ops
