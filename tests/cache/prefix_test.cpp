@@ -113,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(AroundPages, Lengths,
 
 TEST(Prefix, DivergenceAnywhereGivesTheBitsOfAColdRun) {
   const auto trunk = random_tokens(420, 6);
-  for (size_t at : {1, 64, 100, 127, 128, 129, 200, 255, 256, 257, 300, 384, 400, 412, 419}) {
+  for (size_t at : {64, 127, 128, 200, 257, 384, 412}) {
     Cached c(kAmple);
     c.run(trunk);
     const auto branch = joined(std::span(trunk).first(at), random_tokens(40, 7));
@@ -240,7 +240,7 @@ TEST(Prefix, BooksBalanceUnderRandomUseOfTinyPools) {
     };
     std::vector<Live> alive;
     const auto check = [&] { cache.check(), prefix.check(); };
-    const int steps = *rc::gen::inRange(1, 80);
+    const int steps = *rc::gen::inRange(1, 400);
     for (int i = 0; i < steps; ++i) {
       const int what = *rc::gen::inRange(0, 8);
       if (what < 2 && cache.can_create()) {

@@ -1,0 +1,69 @@
+// What an engine is asked for and what it reports.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "engine/sampler.h"
+
+namespace fathom {
+
+enum class FinishReason { none, stop, length, cancelled, failed };
+
+/// "stop", "length", ... as the OpenAI API spells them; "cancelled" and "error" are not of that API.
+const char* name_of(FinishReason reason);
+
+/// Bounds the thinking: after `tokens` tokens of output without `end_id` the next token is `end_id`, whatever the model
+/// says. Off while `end_id` is negative.
+struct ThinkingLimit {
+  int64_t tokens = 0;
+  int32_t end_id = -1;
+};
+
+/// What a request has to do with the prefix cache.
+struct PrefixUse {
+  bool on = true;    // off: takes nothing from it and leaves nothing in it
+  std::string salt;  // only requests of the same salt share
+};
+
+struct GenerationRequest {
+  std::vector<int32_t> prompt;  // at least one token
+  SamplingParams sampling;
+  int64_t max_tokens = 0;         // 0: as many as the context allows
+  int64_t min_tokens = 0;         // stop ids are not sampled before
+  std::vector<int32_t> stop_ids;  // end the request; the id is reported, with FinishReason::stop
+  ThinkingLimit thinking;
+  bool prompt_logprobs = false;  // report the prompt's tokens too; needs sampling.top_logprobs >= 0
+  PrefixUse prefix;
+};
+
+using RequestId = int64_t;
+
+/// What step() reports for each request that got a token or ended.
+struct GenerationEvent {
+  RequestId request = 0;
+  SampledToken token;  // token.token is -1 when the request ended without one (cancelled, failed)
+  FinishReason finish = FinishReason::none;
+  std::string error;  // failed: why, in one line
+  /// With the first token, when the request asked for prompt_logprobs: the prompt's tokens from the second on, each
+  /// with its log probability behind those before it.
+  std::vector<SampledToken> prompt_tokens;
+  int64_t cached_tokens = 0;  // of the prompt: found in the prefix cache, not computed
+};
+
+struct EngineOptions {
+  std::string ops = "cpu";          // "cpu" or "ref"
+  int64_t cache_tokens = 16384;     // tokens of all running requests together
+  int32_t max_sequences = 8;        // running requests
+  int64_t max_context = 0;          // tokens of one request; 0: what the model allows
+  int64_t chunk_tokens = 512;       // prompt tokens in one step
+  int64_t chunk_beside_decode = 0;  // the same in a step that also decodes, which it holds up; 0: chunk_tokens
+  bool prefix_cache = true;         // what requests leave behind serves later ones that begin with the same tokens
+  int32_t snapshots = -1;           // ends of requests that can be gone on from without feeding a token again, the
+                                    // latest ones; -1: max_sequences
+  int64_t window_tokens = 0;        // tokens whose window rows have room; 0: cache_tokens. Rows of a window are most of
+                                    // the bytes of a token, and only the last 128 of a sequence are read
+};
+
+}  // namespace fathom

@@ -1,0 +1,227 @@
+#include "engine/scheduler.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace fathom {
+namespace {
+
+/// Output that a request is given room for when it is admitted: one entry page.
+constexpr int64_t kGrowth = Cache::kEntryPage;
+
+/// Rows of logits in one step for a request that wants those of its prompt: a row is as wide as the vocabulary.
+constexpr int64_t kPromptLogitRows = 64;
+
+constexpr int64_t pages_for(int64_t tokens, int64_t page) {
+  return (tokens + page - 1) / page;
+}
+
+template <typename Requests>
+auto place_of(Requests& requests, RequestId id) {
+  return std::lower_bound(requests.begin(), requests.end(), id, [](const auto& a, RequestId b) { return a->id < b; });
+}
+
+}  // namespace
+
+Scheduler::Scheduler(Cache& cache, PrefixCache& prefix, const EngineOptions& options)
+    : cache_(cache), prefix_(prefix), options_(options) {}
+
+void Scheduler::add(std::unique_ptr<Active> request) {
+  const RequestId id = request->id;
+  waiting_.insert(place_of(waiting_, id), std::move(request));
+}
+
+Active* Scheduler::find(RequestId id) {
+  const auto running = place_of(running_, id);
+  if (running != running_.end() && (*running)->id == id) return running->get();
+  const auto waiting = place_of(waiting_, id);
+  return waiting != waiting_.end() && (*waiting)->id == id ? waiting->get() : nullptr;
+}
+
+std::vector<std::unique_ptr<Active>> Scheduler::take_cancelled() {
+  std::vector<std::unique_ptr<Active>> out;
+  for (size_t i = 0; i < running_.size();) {
+    if (running_[i]->cancelled)
+      out.push_back(stop_running(*running_[i]));
+    else
+      ++i;
+  }
+  for (auto& a : waiting_)
+    if (a->cancelled) out.push_back(std::move(a));
+  std::erase(waiting_, nullptr);
+  return out;
+}
+
+/// Most tokens that may come from the prefix cache: the last one is fed for its logits, and a request that wants the
+/// log probabilities of its prompt feeds all whose successor has none yet.
+int64_t Scheduler::hit_limit(const Active& a) const {
+  const auto all = static_cast<int64_t>(a.tokens.size()) - 1;
+  const auto described = static_cast<int64_t>(a.prompt_tokens.size());
+  return a.request.prompt_logprobs && a.generated() == 0 ? std::min(all, described) : all;
+}
+
+/// Pages that a request has once its tokens and a little growth are in the cache.
+PageCount Scheduler::wanted(const Active& a) const {
+  const auto have = static_cast<int64_t>(a.tokens.size());
+  const int64_t tokens = have + std::min(kGrowth, a.request.max_tokens - a.generated());
+  const int64_t window = std::min<int64_t>(tokens, cache_.config().window + PrefixCache::kKeepWindow);
+  return {pages_for(window, Cache::kWindowPage) + 1, pages_for(tokens, Cache::kEntryPage)};
+}
+
+bool Scheduler::fits(const Active& a) const {
+  if (!cache_.can_create()) return false;
+  if (running_.empty()) return true;  // add() has checked that it fits alone
+  const auto pages_of = [](std::span<const int32_t> pages) {
+    return static_cast<int64_t>(pages.size()) - std::count(pages.begin(), pages.end(), -1);
+  };
+  const PagePool &windows = cache_.windows(), &entries = cache_.entries();
+  PageCount room{windows.free() + windows.cached(), entries.free() + entries.cached()};
+  room.window -=
+      pages_for(options_.chunk_tokens, Cache::kWindowPage);  // of all prompts together, until they are trimmed
+  for (const auto& r : running_) {
+    const PageCount want = wanted(*r);
+    room.window -= std::max<int64_t>(0, want.window - pages_of(cache_.window_pages(r->sequence)));
+    room.entry -= std::max<int64_t>(0, want.entry - pages_of(cache_.entry_pages(r->sequence)));
+  }
+  PageCount need = wanted(a);
+  if (a.request.prefix.on) {
+    // Pages of the hit that nobody has so far come out of the room too; half of the last one may have to be copied.
+    const auto hit = prefix_.find(a.request.prefix.salt, a.tokens, hit_limit(a));
+    need.window = std::max<int64_t>(0, need.window - hit.pages.window) + hit.cached.window;
+    need.entry += hit.cached.entry - hit.pages.entry + (hit.rows % Cache::kEntryPage != 0);
+  }
+  return need.window <= room.window && need.entry <= room.entry;
+}
+
+void Scheduler::admit() {
+  for (size_t i = 0; i < waiting_.size();) {
+    if (waiting_[i]->held) {
+      ++i;
+      continue;
+    }
+    if (fits(*waiting_[i])) {
+      auto a = std::move(waiting_[i]);
+      waiting_.erase(waiting_.begin() + static_cast<int64_t>(i));
+      start(std::move(a));
+      continue;
+    }
+    Active* idle = held_running();
+    if (!idle) return;  // those behind it wait with it
+    i += idle->id < waiting_[i]->id;
+    preempt(*idle);
+  }
+}
+
+void Scheduler::start(std::unique_ptr<Active> a) {
+  if (a->request.prefix.on) {
+    a->sequence = prefix_.open(a->request.prefix.salt, a->tokens, hit_limit(*a));
+  } else {
+    a->sequence = cache_.create();
+  }
+  a->running = true;
+  const int64_t found = cache_.length(a->sequence);
+  if (a->computed < 0) {
+    a->computed = a->cached = found;
+    stats_.cached_tokens += found;
+  }
+  a->kept = cache_.rows(a->sequence) / Cache::kEntryPage * Cache::kEntryPage;
+  running_.insert(place_of(running_, a->id), std::move(a));
+}
+
+Active* Scheduler::held_running() {
+  const auto held = std::find_if(running_.rbegin(), running_.rend(), [](const auto& a) { return a->held; });
+  return held == running_.rend() ? nullptr : held->get();
+}
+
+/// Gives the sequence back; what it has computed stays for others, or for itself.
+void Scheduler::leave_cache(Active& a) {
+  if (a.request.prefix.on)
+    prefix_.close(a.sequence, a.request.prefix.salt, a.tokens);
+  else
+    cache_.release(a.sequence);
+  a.running = false;
+}
+
+std::unique_ptr<Active> Scheduler::stop_running(Active& a) {
+  leave_cache(a);
+  const auto place = place_of(running_, a.id);
+  auto out = std::move(*place);
+  running_.erase(place);
+  return out;
+}
+
+void Scheduler::preempt(Active& a) {
+  add(stop_running(a));
+  ++stats_.preemptions;
+}
+
+void Scheduler::finish(Active& a, bool damaged) {
+  const auto ended = stop_running(a);
+  if (damaged && ended->request.prefix.on) prefix_.forget(ended->request.prefix.salt, ended->tokens);
+}
+
+/// Room for the tokens, at the cost of others if need be. False when the request itself had to give way.
+bool Scheduler::reserve(Active& a, int64_t tokens) {
+  while (!prefix_.reserve(a.sequence, tokens)) {
+    Active* victim = held_running();
+    if (!victim) victim = running_.back().get();
+    if (running_.size() == 1) throw std::logic_error("Scheduler: a request does not fit alone");
+    const bool itself = victim == &a;
+    preempt(*victim);
+    if (itself) return false;
+  }
+  return true;
+}
+
+/// Prompt tokens that the next step may take.
+int64_t Scheduler::prompt_budget() const {
+  const bool decodes = std::any_of(running_.begin(), running_.end(), [&](const auto& a) {
+    return !a->held && a->generated() > 0 && cache_.length(a->sequence) + 1 == static_cast<int64_t>(a->tokens.size());
+  });
+  return decodes && options_.chunk_beside_decode > 0 ? options_.chunk_beside_decode : options_.chunk_tokens;
+}
+
+void Scheduler::plan(StepWork& work) {
+  work.segments.clear(), work.owners.clear();
+  admit();
+  int64_t budget = prompt_budget();
+  std::vector<Active*> order;
+  for (const auto& a : running_)
+    if (!a->held) order.push_back(a.get());
+  for (Active* a : order) {  // oldest first: who gives way comes later, or is held
+    if (!a->running) break;  // it and all behind it have given way
+    const int64_t length = cache_.length(a->sequence), left = static_cast<int64_t>(a->tokens.size()) - length;
+    const bool decodes = left == 1 && a->generated() > 0;
+    const bool all = a->request.prompt_logprobs && length < a->prompt && a->generated() == 0;
+    const int64_t n = decodes ? 1 : std::min({budget, left, all ? kPromptLogitRows : left});
+    if (n == 0) continue;
+    if (!reserve(*a, n)) break;
+    if (!decodes) budget -= n;
+    const auto logits = all ? WantLogits::all : n == left ? WantLogits::last : WantLogits::none;
+    work.segments.push_back(
+        {a->sequence, std::span<const int32_t>(a->tokens).subspan(static_cast<size_t>(length), static_cast<size_t>(n)),
+         logits});
+    work.owners.push_back(a);
+  }
+}
+
+void Scheduler::fed(Active& a, int64_t tokens) {
+  const int64_t length = cache_.length(a.sequence), from = length - tokens;
+  const int64_t fresh = std::clamp<int64_t>(std::min(length, a.prompt) - std::max(from, a.computed), 0, tokens);
+  stats_.prompt_tokens += fresh;
+  stats_.recomputed_tokens += std::clamp<int64_t>(std::min(length, a.computed) - from, 0, tokens);
+  a.computed = std::max(a.computed, length);
+  if (a.request.prefix.on && cache_.rows(a.sequence) - a.kept >= Cache::kEntryPage) {
+    prefix_.keep(a.sequence, a.request.prefix.salt, a.tokens);
+    a.kept = cache_.rows(a.sequence) / Cache::kEntryPage * Cache::kEntryPage;
+  }
+  cache_.trim_window(a.sequence, a.request.prefix.on ? PrefixCache::kKeepWindow : 0);
+}
+
+Scheduler::Stats Scheduler::stats() const {
+  Stats s = stats_;
+  s.waiting = waiting_.size(), s.running = running_.size();
+  return s;
+}
+
+}  // namespace fathom

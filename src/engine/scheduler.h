@@ -1,0 +1,97 @@
+// Which requests run, and what each of them does in the next step.
+//
+// Requests are admitted strictly in order of arrival, each when the pages that it needs now are there: those of its
+// tokens beyond what the prefix cache has, and of a little growth. Running ones take pages as they grow. When pages are
+// lacking, first what nobody uses goes (prefix_cache.h), then a request gives way: a held one, else the latest. It goes
+// back to its place in the queue with all its tokens, and what it has computed into the prefix cache, from where it
+// goes on later; its user sees nothing but a pause. The oldest request never gives way to another, so all come to their
+// end.
+//
+// A step decodes one token of every running request and feeds at most a chunk of prompt tokens, the oldest request's
+// first: no prompt, however long, holds the others up by more than one chunk a step.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <vector>
+
+#include "cache/prefix_cache.h"
+#include "cache/step_plan.h"
+#include "engine/request.h"
+
+namespace fathom {
+
+/// A request in the engine.
+struct Active {
+  RequestId id = 0;
+  GenerationRequest request;    // without the prompt
+  std::vector<int32_t> tokens;  // prompt and output
+  int64_t prompt = 0;           // tokens of it
+  std::unique_ptr<Sampler> sampler;
+  std::vector<SampledToken> prompt_tokens;  // collected for the first event
+  bool thinking = false;                    // request.thinking may still have to end it
+  bool cancelled = false, held = false;
+
+  bool running = false;
+  SequenceId sequence{};  // while running
+  int64_t kept = 0;       // tokens of it in the prefix cache
+  int64_t computed = -1;  // most tokens that were ever in its sequence, found or fed; -1: has not run yet
+  int64_t cached = 0;     // prompt tokens found in the prefix cache when it first ran
+
+  int64_t generated() const { return static_cast<int64_t>(tokens.size()) - prompt; }
+};
+
+/// What a step feeds, and to whom.
+struct StepWork {
+  std::vector<SegmentRequest> segments;
+  std::vector<Active*> owners;
+};
+
+class Scheduler {
+ public:
+  Scheduler(Cache& cache, PrefixCache& prefix, const EngineOptions& options);
+
+  void add(std::unique_ptr<Active> request);
+  /// Null when there is none: it may have ended.
+  Active* find(RequestId id);
+  /// Ends all cancelled requests and returns them.
+  std::vector<std::unique_ptr<Active>> take_cancelled();
+
+  /// Admits what fits, reserves pages for the next step and says what it is; nothing when all are held. The segments'
+  /// tokens stay valid until the requests get more.
+  void plan(StepWork& work);
+  /// The step is done: keeps what is complete for others and gives up window rows.
+  void fed(Active& a, int64_t tokens);
+  /// Ends a running request. A damaged one leaves nothing behind for others.
+  void finish(Active& a, bool damaged);
+
+  bool idle() const { return waiting_.empty() && running_.empty(); }
+  struct Stats {
+    size_t waiting = 0, running = 0;
+    int64_t preemptions = 0;
+    int64_t prompt_tokens = 0, recomputed_tokens = 0, cached_tokens = 0;
+  };
+  Stats stats() const;
+
+ private:
+  void admit();
+  bool fits(const Active& a) const;
+  int64_t hit_limit(const Active& a) const;
+  PageCount wanted(const Active& a) const;
+  void start(std::unique_ptr<Active> a);
+  Active* held_running();
+  void preempt(Active& a);
+  std::unique_ptr<Active> stop_running(Active& a);
+  bool reserve(Active& a, int64_t tokens);
+  int64_t prompt_budget() const;
+  void leave_cache(Active& a);
+
+  Cache& cache_;
+  PrefixCache& prefix_;
+  const EngineOptions& options_;
+  std::deque<std::unique_ptr<Active>> waiting_;   // by id
+  std::vector<std::unique_ptr<Active>> running_;  // by id
+  Stats stats_;
+};
+
+}  // namespace fathom
