@@ -1,0 +1,80 @@
+// The CUDA variants of the experts: conditions, workspace and launches.
+//
+//   sm80   mma.sync bf16, any GPU since the A100
+//   sm90   the same kernels, each starting while the one before it ends (programmatic launch)
+// Both give a token the same bits in every batch. Pointers of codes, x and y must be multiples of 16 bytes, those of
+// scales of 8, and so must the distances between experts and rows. "sm90" reads weights before the previous kernel of
+// the stream has ended: it must not write them.
+#ifdef FATHOM_HAVE_CUDA
+#include "ops/experts/moe_params.h"
+
+namespace fathom::ops {
+namespace {
+
+bool whole(int64_t n) {
+  return n > 0 && n % moe::kBlock == 0 && n < int64_t{1} << 20;
+}
+
+bool fits(const ExpertWeight& w, int64_t rows, int64_t columns, ExpertFormat format) {
+  return w.format == format && w.rows == rows && w.columns == columns && w.codes_stride % 16 == 0 &&
+         w.scale_stride % 8 == 0;
+}
+
+bool fits(const Fp8Weight& w, int64_t rows, int64_t columns) {
+  return w.codes.size[0] == rows && w.codes.size[1] == columns && w.codes.stride[0] % 16 == 0 &&
+         w.codes.stride[0] < int64_t{1} << 24;
+}
+
+bool shared_fits(const ExpertsArgs& a) {
+  if (!a.shared_w1.codes.data) return true;
+  const int64_t d = a.x.size[1], inner = a.shared_w1.codes.size[0];
+  return whole(inner) && fits(a.shared_w1, inner, d) && fits(a.shared_w3, inner, d) && fits(a.shared_w2, d, inner) &&
+         a.shared_w1.codes.stride[0] == a.shared_w3.codes.stride[0];
+}
+
+void run(const ExpertsArgs& a, const Launch& l, bool early) {
+  if (a.x.size[0] == 0) return;
+  const moe::Plan plan = moe::make_plan(a);
+  moe::Params p = moe::pack(a, plan);
+  moe::carve(a, plan, l.workspace, p);
+  switch (a.w1.format) {
+    case ExpertFormat::mxfp4:
+      return moe::launch_mxfp4(p, plan, early, l.stream);
+    case ExpertFormat::nvfp4:
+      return moe::launch_nvfp4(p, plan, early, l.stream);
+    case ExpertFormat::fp8:
+      return moe::launch_fp8(p, plan, early, l.stream);
+  }
+}
+
+}  // namespace
+
+bool experts_sm80_can_run(const ExpertsArgs& a, const DeviceInfo& device) {
+  const int64_t tokens = a.x.size[0], d = a.x.size[1], inner = a.w1.rows;
+  // Offsets of activations are 32 bits wide, and so is the height of a grid limited.
+  const int64_t slots = tokens * (a.expert.size[1] + 1);
+  return device.backend == Backend::cuda && device.compute_capability >= 80 && whole(d) && whole(inner) &&
+         a.expert.size[1] > 0 && a.experts > 0 && a.experts <= moe::kMostExperts && fits(a.w1, inner, d, a.w1.format) &&
+         fits(a.w3, inner, d, a.w1.format) && fits(a.w2, d, inner, a.w1.format) && shared_fits(a) &&
+         a.x.stride[0] % 8 == 0 && a.y.stride[0] % 8 == 0 && slots < 60000 && slots * inner < int64_t{1} << 31 &&
+         tokens * d < int64_t{1} << 31;
+}
+
+bool experts_sm90_can_run(const ExpertsArgs& a, const DeviceInfo& device) {
+  return device.compute_capability >= 90 && experts_sm80_can_run(a, device);
+}
+
+size_t experts_cuda_workspace(const ExpertsArgs& a, const DeviceInfo&) {
+  moe::Params p;
+  return moe::carve(a, moe::make_plan(a), nullptr, p);
+}
+
+void experts_sm80(const ExpertsArgs& a, const Launch& l) {
+  run(a, l, false);
+}
+void experts_sm90(const ExpertsArgs& a, const Launch& l) {
+  run(a, l, true);
+}
+
+}  // namespace fathom::ops
+#endif

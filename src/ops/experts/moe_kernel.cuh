@@ -1,0 +1,232 @@
+// The second and the third of the expert kernels: up to the quantised hidden row, and down to y.
+#pragma once
+
+#include "ops/experts/moe_prepare.cuh"
+#include "ops/experts/moe_product.cuh"
+
+namespace fathom::ops::moe {
+
+/// A tile as a block sees it.
+struct Work {
+  Tile tile;
+  int index;  // among all tiles, those of the shared expert first
+  bool exists;
+};
+
+FATHOM_DEVICE int tokens_left(const Params& p, int first) {
+  return p.tokens - first < p.tile_tokens ? p.tokens - first : p.tile_tokens;
+}
+
+/// Tiles of routed experts are known when the kernel that sorts has ended.
+FATHOM_DEVICE Work find_work(const Params& p, int index) {
+  const int routed = index - p.shared_tiles;
+  if (routed < 0) return {{-1, index * p.tile_tokens, tokens_left(p, index * p.tile_tokens), 0}, index, true};
+  if (routed >= static_cast<int>(*p.tile_count)) return {{}, index, false};
+  return {p.tile[routed], index, true};
+}
+
+FATHOM_DEVICE int slot_of(const Params& p, const Tile& tile, int i) {
+  return tile.expert < 0 ? p.tokens * p.choices + tile.first + i : p.sorted[tile.first + i];
+}
+FATHOM_DEVICE int token_of(const Params& p, const Tile& tile, int i) {
+  return tile.expert < 0 ? tile.first + i : p.sorted[tile.first + i] / p.choices;
+}
+
+/// Columns without a token repeat the last one; nobody reads their sums.
+FATHOM_DEVICE int column_token(const Tile& tile, int j, int lane) {
+  const int i = 8 * j + lane / 4;
+  return i < tile.count ? i : tile.count - 1;
+}
+
+/// Counts this block at `counter`; true in all threads of the block that is the last of `expected`. What all of them
+/// wrote before is then visible through L2. `flag`: shared memory that nobody uses.
+FATHOM_DEVICE bool last_to_arrive(uint32_t* counter, uint32_t expected, uint32_t* flag) {
+  device::sync_block();
+  if (device::thread_index() == 0) {
+    device::fence();
+    *flag = device::atomic_add(counter, 1u) + 1 == expected;
+    device::fence();
+  }
+  device::sync_block();
+  return *flag != 0;
+}
+
+/// h = bf(weight * (silu(min(gate, limit)) * clamp(up, +-limit))).
+FATHOM_DEVICE float hidden_value(float gate, float up, float limit, float weight, bool weighted) {
+  const float bound_gate = round_bf16(gate), bound_up = round_bf16(up);
+  const float a = bound_gate < limit ? bound_gate : limit;
+  const float b = bound_up < -limit ? -limit : bound_up > limit ? limit : bound_up;
+  const float product = device::multiply(a / (1.0f + expf(-a)), b);
+  return weighted ? device::multiply(weight, product) : product;
+}
+
+/// Quantises 128 channels of every token of the tile and puts them in product order. Half a warp has a token.
+FATHOM_DEVICE void quantize_group(const Params& p, const Tile& tile, int group, int warps) {
+  const int lane = device::lane_index();
+  for (int first = device::warp_index() * 2; first < tile.count; first += 2 * warps) {
+    const int i = first + lane / 16;
+    const bool mine = i < tile.count;
+    const int64_t slot = slot_of(p, tile, mine ? i : tile.count - 1);
+    auto* row = reinterpret_cast<std::byte*>(p.hidden + slot * p.hidden_pitch) + group * 2 * kBlock;
+    const Float4 eight = device::load_l2(reinterpret_cast<const Float4*>(row) + lane % 16);
+    const uint32_t words[4] = {word(eight.x), word(eight.y), word(eight.z), word(eight.w)};
+    float v[8], most = 0;
+    FATHOM_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      v[2 * k] = device::low_half(words[k]), v[2 * k + 1] = device::high_half(words[k]);
+      most = fmaxf(most, fmaxf(fabsf(v[2 * k]), fabsf(v[2 * k + 1])));
+    }
+    const e8m0 scale = e4m3_scale(device::group_max(most, 16));
+    const float inverse = reciprocal(scale), factor = to_float(scale);
+    FATHOM_UNROLL
+    for (int k = 0; k < 8; ++k) v[k] = to_float(to_e4m3(v[k] * inverse)) * factor;
+    if (mine) *reinterpret_cast<Words4*>(row + place_of(lane % 16)) = product_order(v);
+  }
+}
+
+/// Rows of w1 and w3 for one tile. `gate`, `up`: the matrices of its expert's kind.
+template <ExpertFormat kFormat, int kTiles>
+FATHOM_DEVICE void up_tile(const Params& p, const Weight& gate, const Weight& up, const Work& work, std::byte* shared) {
+  const Place place(p.log2_up_slices, p.log2_up_sets, takes_all_slices(kTiles));
+  const Tile& tile = work.tile;
+  const int lane = place.lane, first_row = device::block_x() << (4 + place.log2_sets);
+  if (first_row >= gate.rows) return device::wait_for_previous_kernel();
+  const int first = place.first(gate.blocks, p.log2_up_slices);
+  Source source;
+  source.rows[0] = find_rows<kFormat>(gate, tile.expert, first_row + place.set * kGroupRows, first, lane);
+  source.rows[1] = find_rows<kFormat>(up, tile.expert, first_row + place.set * kGroupRows, first, lane);
+  source.pitch = {8 * gate.row_bytes, 8 * gate.scale_row};
+  source.count = place.count(gate.blocks, p.log2_up_slices) * block_units(kFormat);
+  source.blocks = gate.blocks, source.log2_slices = p.log2_up_slices;
+  Product<kFormat, kTiles> product;
+  product.begin(source, lane);
+  device::wait_for_previous_kernel();  // x in product order
+  device::let_next_kernel_start();
+
+  Activations<kTiles> x;
+  x.base = reinterpret_cast<const std::byte*>(p.x_wide) + first * 2 * kBlock, x.tokens = tile.count;
+  FATHOM_UNROLL
+  for (int j = 0; j < kTiles; ++j)
+    x.offset[j] =
+        static_cast<uint32_t>(token_of(p, tile, column_token(tile, j, lane))) * 2u * static_cast<uint32_t>(p.d);
+  product.run(source, x, lane);
+
+  const Partial<kTiles> partial{reinterpret_cast<float*>(shared)};
+  partial.put(place, product.result());
+  device::sync_block();
+  const float gate_factor = restore<kFormat>(gate, tile.expert), up_factor = restore<kFormat>(up, tile.expert);
+  const int threads = place.threads(), log2_pairs = 3 + place.log2_sets;
+  for (int i = device::thread_index(); i < tile.count << log2_pairs; i += threads) {
+    const int token = i >> log2_pairs, row = (i & ((1 << log2_pairs) - 1)) * 2;
+    float a[2], b[2];
+    partial.pair(place, row / kGroupRows, 0, token, row % kGroupRows, a);
+    partial.pair(place, row / kGroupRows, 1, token, row % kGroupRows, b);
+    const int64_t slot = slot_of(p, tile, token);
+    const bool weighted = tile.expert >= 0;
+    const float weight = weighted ? p.weight[slot / p.choices * p.weight_stride + slot % p.choices] : 1.0f;
+    *reinterpret_cast<uint32_t*>(p.hidden + slot * p.hidden_pitch + first_row + row) =
+        device::pack_bf16x2(hidden_value(a[0] * gate_factor, b[0] * up_factor, p.limit, weight, weighted),
+                            hidden_value(a[1] * gate_factor, b[1] * up_factor, p.limit, weight, weighted));
+  }
+  const int group = first_row / kBlock;
+  uint32_t* counter = p.arrivals + work.index * (p.hidden_pitch / kBlock) + group;
+  const auto blocks = static_cast<uint32_t>(kBlock / kGroupRows >> place.log2_sets);
+  if (last_to_arrive(counter, blocks, reinterpret_cast<uint32_t*>(shared)))
+    quantize_group(p, tile, group, threads / 32);
+}
+
+/// Grid: x = rows of I, y = tiles.
+template <ExpertFormat kFormat, int kTiles>
+FATHOM_DEVICE void up_block(const Params& p, std::byte* shared) {
+  if (device::block_y() >= p.shared_tiles) {
+    device::wait_for_previous_kernel();
+    const Work work = find_work(p, device::block_y());
+    if (work.exists) up_tile<kFormat, kTiles>(p, p.w1, p.w3, work, shared);
+  } else {
+    up_tile<ExpertFormat::fp8, kTiles>(p, p.s1, p.s3, find_work(p, device::block_y()), shared);
+  }
+}
+
+/// y of `rows` columns from `first_row` on: the parts of a token in the order of its experts, then the shared part.
+FATHOM_DEVICE void sum_parts(const Params& p, int first_row, int rows, int threads) {
+  const int pieces = rows / 8;
+  for (int i = device::thread_index(); i < p.tokens * pieces; i += threads) {
+    const int token = i / pieces, row = first_row + i % pieces * 8;
+    float sum[8] = {};
+    const auto add = [&](int64_t slot) {
+      const Float4 v = device::load_l2(reinterpret_cast<const Float4*>(p.part + slot * p.d + row));
+      const uint32_t words[4] = {word(v.x), word(v.y), word(v.z), word(v.w)};
+      FATHOM_UNROLL
+      for (int k = 0; k < 4; ++k)
+        sum[2 * k] += device::low_half(words[k]), sum[2 * k + 1] += device::high_half(words[k]);
+    };
+    FATHOM_UNROLL_8
+    for (int c = 0; c < p.choices; ++c)
+      if (expert_of(p, token * p.choices + c) >= 0) add(int64_t{token} * p.choices + c);
+    if (p.shared_tiles > 0) add(int64_t{p.tokens} * p.choices + token);
+    Words4 out;
+    FATHOM_UNROLL
+    for (int k = 0; k < 4; ++k) out.word[k] = device::pack_bf16x2(sum[2 * k], sum[2 * k + 1]);
+    *reinterpret_cast<Words4*>(p.y + token * p.y_stride + row) = out;
+  }
+}
+
+/// Rows of w2 for one tile.
+template <ExpertFormat kFormat, int kTiles>
+FATHOM_DEVICE void down_tile(const Params& p, const Weight& w, const Work& work, std::byte* shared) {
+  const Place place(p.log2_down_slices, p.log2_down_sets, takes_all_slices(kTiles));
+  const Tile& tile = work.tile;
+  const int lane = place.lane, first_row = device::block_x() << (5 + place.log2_sets);
+  const int first = place.first(w.blocks, p.log2_down_slices);
+  Source source;
+  FATHOM_UNROLL
+  for (int m = 0; m < 2; ++m)
+    source.rows[m] = find_rows<kFormat>(w, tile.expert, first_row + (2 * place.set + m) * kGroupRows, first, lane);
+  source.pitch = {8 * w.row_bytes, 8 * w.scale_row};
+  source.count = place.count(w.blocks, p.log2_down_slices) * block_units(kFormat);
+  source.blocks = w.blocks, source.log2_slices = p.log2_down_slices;
+  Product<kFormat, kTiles> product;
+  product.begin(source, lane);
+  Activations<kTiles> x;
+  x.base = reinterpret_cast<const std::byte*>(p.hidden) + first * 2 * kBlock, x.tokens = tile.count;
+  FATHOM_UNROLL
+  for (int j = 0; j < kTiles; ++j)
+    x.offset[j] = static_cast<uint32_t>(slot_of(p, tile, column_token(tile, j, lane))) * 2u *
+                  static_cast<uint32_t>(p.hidden_pitch);
+  device::wait_for_previous_kernel();  // the hidden rows
+  device::let_next_kernel_start();
+  product.run(source, x, lane);
+
+  const Partial<kTiles> partial{reinterpret_cast<float*>(shared)};
+  partial.put(place, product.result());
+  device::sync_block();
+  const float factor = restore<kFormat>(w, tile.expert);
+  const int threads = place.threads(), log2_pairs = 4 + place.log2_sets;
+  for (int i = device::thread_index(); i < tile.count << log2_pairs; i += threads) {
+    const int token = i >> log2_pairs, row = (i & ((1 << log2_pairs) - 1)) * 2;
+    float v[2];
+    partial.pair(place, row / 32, row / kGroupRows % 2, token, row % kGroupRows, v);
+    *reinterpret_cast<uint32_t*>(p.part + int64_t{slot_of(p, tile, token)} * p.d + first_row + row) =
+        device::pack_bf16x2(v[0] * factor, v[1] * factor);
+  }
+  uint32_t* counter = p.arrivals + p.row_arrivals + device::block_x();
+  const uint32_t blocks = static_cast<uint32_t>(p.shared_tiles) + *p.tile_count;
+  if (last_to_arrive(counter, blocks, reinterpret_cast<uint32_t*>(shared)))
+    sum_parts(p, first_row, 32 << place.log2_sets, threads);
+}
+
+/// Grid: x = rows of d, y = tiles. What the first kernel wrote is there: the second one waited for it before it let
+/// this one start.
+template <ExpertFormat kFormat, int kTiles>
+FATHOM_DEVICE void down_block(const Params& p, std::byte* shared) {
+  const Work work = find_work(p, device::block_y());
+  if (!work.exists) {
+    device::wait_for_previous_kernel();
+  } else if (device::block_y() >= p.shared_tiles) {
+    down_tile<kFormat, kTiles>(p, p.w2, work, shared);
+  } else {
+    down_tile<ExpertFormat::fp8, kTiles>(p, p.s2, work, shared);
+  }
+}
+
+}  // namespace fathom::ops::moe

@@ -1,0 +1,96 @@
+// What the CUDA kernels of the experts are launched with, and how their plan divides the work.
+//
+// Three launches. *Prepare* sorts tokens by expert into tiles (up to `tile_tokens` tokens of one expert), and widens x
+// to bf16. *Up* multiplies a tile by rows of w1 and the same rows of w3, down to the hidden row; the block that
+// completes 128 channels of a tile quantises them. *Down* multiplies by w2; the block that completes some columns of y
+// sums the experts of every token. Tiles are counted on the device; grids come from the largest possible number.
+//
+// Columns of a row go in blocks of 128 and the blocks into `slices`, a power of two that depends on the widths alone:
+// a slice is summed by one warp, block after block, and slices are added in order. So a token has the same bits
+// whatever else is in the batch.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "ops/experts/experts.h"
+
+namespace fathom::ops::moe {
+
+inline constexpr int kGroupRows = 16;  // of a tensor core tile
+inline constexpr int kBlock = 128;     // columns that share the scale of an activation
+inline constexpr int kMaxSlices = 4, kPrepareThreads = 256, kMostExperts = 2048;
+
+/// The same matrix of every expert, or the shared one (distances between experts are 0).
+struct Weight {
+  const std::byte* codes = nullptr;
+  const uint8_t* scale = nullptr;
+  const float* global = nullptr;               // by expert, nvfp4
+  int64_t expert_codes = 0, expert_scale = 0;  // bytes from one expert to the next
+  int32_t row_bytes = 0, scale_row = 0;        // bytes from one row (of scales) to the next
+  int32_t rows = 0, blocks = 0;                // N, K / 128
+};
+
+/// Tokens of one expert. `first` counts in `sorted`, and for the shared expert (-1) in the batch.
+struct alignas(16) Tile {
+  int32_t expert, first, count, unused;
+};
+
+struct Plan {
+  int tiles = 1;  // of 8 tokens: 1, 4, 8
+  int log2_up_slices = 0, log2_down_slices = 0;
+  int log2_up_sets = 0, log2_down_sets = 0;  // of 16 rows of w1 and of w3, or of 32 rows of w2, in a block
+  int shared_tiles = 0, most_tiles = 0;      // grid height: the shared expert's tiles come first
+  int up_blocks = 0, down_blocks = 0;        // grid width
+  size_t up_shared = 0, down_shared = 0, prepare_shared = 0;
+
+  int tile_tokens() const { return 8 * tiles; }
+  /// With most tokens a warp takes all slices, otherwise one.
+  int up_threads() const { return 32 << ((tiles == 8 ? 0 : log2_up_slices) + log2_up_sets); }
+  int down_threads() const { return 32 << ((tiles == 8 ? 0 : log2_down_slices) + log2_down_sets); }
+};
+
+struct Params {
+  Weight w1, w3, w2, s1, s3, s2;
+  const e4m3* x = nullptr;
+  const e8m0* x_scale = nullptr;
+  const int32_t* expert = nullptr;
+  const float* weight = nullptr;
+  bf16* y = nullptr;
+  int64_t x_stride = 0, x_scale_stride = 0, expert_stride = 0, weight_stride = 0, y_stride = 0;  // elements
+  int32_t tokens = 0, choices = 0, experts = 0, d = 0, hidden_pitch = 0;
+  float limit = 10;
+  int32_t tile_tokens = 8, shared_tiles = 0, counters = 0;
+  int32_t log2_up_slices = 0, log2_down_slices = 0, log2_up_sets = 0, log2_down_sets = 0;
+
+  // Workspace. A slot is token * choices + choice, and tokens * choices + token for the shared expert.
+  Tile* tile = nullptr;  // [most_tiles - shared_tiles] of routed experts, ascending
+  uint32_t* tile_count = nullptr;
+  int32_t* sorted = nullptr;     // [tokens * choices] slots by expert
+  uint32_t* arrivals = nullptr;  // [most_tiles, hidden_pitch / 128] then [down_blocks]: blocks that are done
+  int32_t row_arrivals = 0;      // where the second part begins
+  bf16* x_wide = nullptr;        // [tokens, d] in product order
+  bf16* hidden = nullptr;        // [slots, hidden_pitch]: as computed, then quantised and in product order
+  bf16* part = nullptr;          // [slots, d] results of each expert
+};
+
+/// Depends on static shapes and the device alone; slices on neither the device nor the number of tokens.
+Plan make_plan(const ExpertsArgs& a);
+
+/// Bytes of workspace; with memory, also sets the pointers.
+size_t carve(const ExpertsArgs& a, const Plan& plan, void* memory, Params& p);
+
+Params pack(const ExpertsArgs& a, const Plan& plan);
+
+/// Slice `slice` of 2^log2_slices begins at this block of columns.
+FATHOM_HOST_DEVICE inline int first_block(int blocks, int log2_slices, int slice) {
+  return blocks * slice >> log2_slices;
+}
+
+/// Launches all three kernels; `early`: each starts while the one before it ends. Throws Error when CUDA refuses.
+void launch_mxfp4(const Params& p, const Plan& plan, bool early, void* stream);
+void launch_nvfp4(const Params& p, const Plan& plan, bool early, void* stream);
+void launch_fp8(const Params& p, const Plan& plan, bool early, void* stream);
+void launch_prepare(const Params& p, const Plan& plan, bool early, void* stream);
+
+}  // namespace fathom::ops::moe

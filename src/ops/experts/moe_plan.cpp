@@ -1,0 +1,102 @@
+// Plan, workspace and parameters of the expert kernels.
+#include <algorithm>
+#include <bit>
+
+#include "ops/experts/moe_params.h"
+
+namespace fathom::ops::moe {
+namespace {
+
+int log2_slices_for(int64_t columns) {
+  const auto blocks = static_cast<unsigned>(std::max<int64_t>(1, columns / kBlock));
+  return std::min(std::bit_width(blocks) - 1, std::bit_width(static_cast<unsigned>(kMaxSlices)) - 1);
+}
+
+int64_t shared_rows(const ExpertsArgs& a) {
+  return a.shared_w1.codes.data ? a.shared_w1.codes.size[0] : 0;
+}
+
+/// Partial sums of a block: [slice][set][2][token][row], rows padded.
+size_t partial_bytes(int warps, int tiles) {
+  return static_cast<size_t>(2 * warps * 8 * tiles) * (kGroupRows + 4) * sizeof(float);
+}
+
+Weight pack(const ExpertWeight& w) {
+  Weight to;
+  to.codes = w.codes, to.scale = reinterpret_cast<const uint8_t*>(w.scale), to.global = w.global_scale;
+  to.expert_codes = w.codes_stride, to.expert_scale = w.scale_stride;
+  to.row_bytes = static_cast<int32_t>(w.code_row_bytes()), to.scale_row = static_cast<int32_t>(w.scale_columns());
+  to.rows = static_cast<int32_t>(w.rows), to.blocks = static_cast<int32_t>(w.columns / kBlock);
+  return to;
+}
+
+Weight pack(const Fp8Weight& w) {
+  Weight to;
+  to.codes = reinterpret_cast<const std::byte*>(w.codes.data);
+  to.scale = reinterpret_cast<const uint8_t*>(w.scale.data);
+  to.row_bytes = static_cast<int32_t>(w.codes.stride[0]), to.scale_row = static_cast<int32_t>(w.scale.stride[0]);
+  to.rows = static_cast<int32_t>(w.codes.size[0]), to.blocks = static_cast<int32_t>(w.codes.size[1] / kBlock);
+  return to;
+}
+
+}  // namespace
+
+Plan make_plan(const ExpertsArgs& a) {
+  Plan p;
+  const int64_t tokens = a.x.size[0], slots = tokens * a.expert.size[1], d = a.x.size[1];
+  const int64_t inner = std::max(a.w1.rows, shared_rows(a));
+  const int64_t least = shared_rows(a) ? std::min(a.w1.rows, shared_rows(a)) : a.w1.rows;
+  // Most experts have few tokens: T k / E on average.
+  const int64_t each = slots / std::max<int64_t>(1, a.experts);
+  p.tiles = tokens <= 16 || each == 0 ? 1 : each <= 12 ? 4 : 8;
+  p.log2_up_slices = log2_slices_for(d), p.log2_down_slices = log2_slices_for(least);
+  // Small blocks spread few experts over the GPU; larger ones share activations.
+  p.log2_up_sets = p.tiles == 1 ? 0 : p.tiles == 4 ? 1 : 3;
+  p.log2_down_sets = p.tiles == 1 ? 0 : p.tiles == 4 ? 1 : d % 256 == 0 ? 3 : 2;
+  const int64_t tile = p.tile_tokens();
+  p.shared_tiles = a.shared_w1.codes.data ? static_cast<int>((tokens + tile - 1) / tile) : 0;
+  const int64_t touched = std::min<int64_t>(a.experts, slots);
+  p.most_tiles = p.shared_tiles + static_cast<int>((slots + touched * (tile - 1)) / tile);
+  p.up_blocks = static_cast<int>(inner / (kGroupRows << p.log2_up_sets));
+  p.down_blocks = static_cast<int>(d / (2 * kGroupRows << p.log2_down_sets));
+  p.up_shared = partial_bytes(p.up_threads() / 32, p.tiles);
+  p.down_shared = partial_bytes(p.down_threads() / 32, p.tiles);
+  p.prepare_shared = static_cast<size_t>(std::max(a.experts, 1)) * 4 * sizeof(uint32_t);
+  return p;
+}
+
+size_t carve(const ExpertsArgs& a, const Plan& plan, void* memory, Params& p) {
+  auto* base = static_cast<std::byte*>(memory);
+  size_t used = 0;
+  const auto take = [&]<typename T>(T*& to, int64_t count) {
+    to = base ? reinterpret_cast<T*>(base + used) : nullptr;
+    used += (static_cast<size_t>(count) * sizeof(T) + 255) / 256 * 256;
+  };
+  const int64_t tokens = a.x.size[0], d = a.x.size[1], routed = tokens * a.expert.size[1];
+  const int64_t slots = routed + (plan.shared_tiles ? tokens : 0), pitch = std::max(a.w1.rows, shared_rows(a));
+  p.hidden_pitch = static_cast<int32_t>(pitch);
+  p.row_arrivals = static_cast<int32_t>(plan.most_tiles * (pitch / kBlock));
+  p.counters = p.row_arrivals + plan.down_blocks;
+  take(p.tile, plan.most_tiles), take(p.tile_count, 1), take(p.sorted, routed), take(p.arrivals, p.counters);
+  take(p.x_wide, tokens * d), take(p.hidden, slots * pitch), take(p.part, slots * d);
+  return used;
+}
+
+Params pack(const ExpertsArgs& a, const Plan& plan) {
+  Params p;
+  p.w1 = pack(a.w1), p.w3 = pack(a.w3), p.w2 = pack(a.w2);
+  if (plan.shared_tiles) p.s1 = pack(a.shared_w1), p.s3 = pack(a.shared_w3), p.s2 = pack(a.shared_w2);
+  p.x = a.x.data, p.x_stride = a.x.stride[0];
+  p.x_scale = a.x_scale.data, p.x_scale_stride = a.x_scale.stride[0];
+  p.expert = a.expert.data, p.expert_stride = a.expert.stride[0];
+  p.weight = a.weight.data, p.weight_stride = a.weight.stride[0];
+  p.y = a.y.data, p.y_stride = a.y.stride[0];
+  p.tokens = static_cast<int32_t>(a.x.size[0]), p.choices = static_cast<int32_t>(a.expert.size[1]);
+  p.experts = a.experts, p.d = static_cast<int32_t>(a.x.size[1]), p.limit = a.limit;
+  p.tile_tokens = plan.tile_tokens(), p.shared_tiles = plan.shared_tiles;
+  p.log2_up_slices = plan.log2_up_slices, p.log2_down_slices = plan.log2_down_slices;
+  p.log2_up_sets = plan.log2_up_sets, p.log2_down_sets = plan.log2_down_sets;
+  return p;
+}
+
+}  // namespace fathom::ops::moe
