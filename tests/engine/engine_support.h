@@ -15,7 +15,14 @@ struct Result {
   std::vector<int32_t> tokens;
   FinishReason finish = FinishReason::none;
   std::string error;
+  int64_t cached_tokens = 0;
 };
+
+/// The cache's and the prefix cache's books balance, and every page is used, cached or free.
+inline void check_books(const Engine& engine) {
+  engine.cache().check();
+  engine.prefix_cache().check();
+}
 
 /// Steps until the engine is idle; the cache's books must balance after each step, and no event may follow the last one
 /// of a request.
@@ -25,9 +32,9 @@ inline std::map<RequestId, Result> run_all(Engine& engine) {
     Result& r = out[e.request];
     EXPECT_EQ(r.finish, FinishReason::none) << "an event after the last";
     if (e.token.token >= 0) r.tokens.push_back(e.token.token);
-    r.finish = e.finish, r.error = e.error;
+    r.finish = e.finish, r.error = e.error, r.cached_tokens = e.cached_tokens;
   }))
-    engine.cache().check();
+    check_books(engine);
   return out;
 }
 
