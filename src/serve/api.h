@@ -61,6 +61,8 @@ class Api {
   /// `writer`.
   virtual void prepare(const std::shared_ptr<Exchange>& exchange, const ErrorWriter& writer,
                        std::function<std::function<void()>()> work) = 0;
+  /// Runs `task` on the worker; what it throws is logged. From any thread, as prepare().
+  virtual void on_worker(std::function<void()> task) = 0;
   /// Starts the request and ties it to the exchange: a client that leaves cancels it, a slow one holds it. Throws
   /// ApiError (429, 503) when the service refuses it.
   virtual void start(const std::shared_ptr<Exchange>& exchange, TextRequest request,

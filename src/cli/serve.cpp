@@ -1,0 +1,132 @@
+// fathom serve: the HTTP server on a checkpoint.
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <ctime>
+#include <random>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/interrupt.h"
+#include "base/threads.h"
+#include "cli/commands.h"
+#include "engine/engine.h"
+#include "engine/loaded_model.h"
+#include "serve/access.h"
+#include "serve/options.h"
+#include "serve/server.h"
+
+namespace fathom::cli {
+namespace {
+
+using serve::ServeOptions;
+
+struct Flags {
+  std::string model, config;
+  bool print_config = false;
+  ServeOptions options;
+};
+
+void declare_option(Parser& p, const serve::OptionEntry& entry, ServeOptions& o) {
+  const std::string flag = std::string("--") + entry.name;
+  if (const auto* text = std::get_if<std::string ServeOptions::*>(&entry.field)) {
+    if (entry.allowed.empty())
+      p.option(flag, o.**text, entry.help);
+    else
+      p.choice(flag, o.**text, entry.allowed, entry.help);
+  } else if (const auto* whole = std::get_if<int64_t ServeOptions::*>(&entry.field)) {
+    p.option(flag, o.**whole, entry.help, static_cast<int64_t>(entry.low), static_cast<int64_t>(entry.high));
+  } else if (const auto* number = std::get_if<double ServeOptions::*>(&entry.field)) {
+    p.option(flag, o.**number, entry.help, entry.low, entry.high);
+  } else if (const auto* on = std::get_if<bool ServeOptions::*>(&entry.field)) {
+    p.flag(flag, o.**on, entry.help);
+  } else {
+    p.option(flag, o.*std::get<std::vector<std::string> ServeOptions::*>(entry.field), entry.help);
+  }
+}
+
+EngineOptions engine_options(const ServeOptions& o, const ModelConfig& config) {
+  EngineOptions e;
+  e.ops = o.ops;
+  e.cache_tokens = o.cache_tokens;
+  e.max_sequences = static_cast<int32_t>(o.max_running);
+  e.max_context = std::min({o.context > 0 ? o.context : config.max_positions, config.max_positions, o.cache_tokens});
+  e.chunk_tokens = o.chunk, e.chunk_beside_decode = o.chunk_beside_decode;
+  return e;
+}
+
+serve::ApiModel api_model(const LoadedModel& m, const ServeOptions& o) {
+  serve::ApiModel out;
+  out.tokenizer = &m.tokenizer, out.config = &m.config();
+  out.names = o.names;
+  if (out.names.empty()) {
+    const auto folder = std::filesystem::absolute(m.checkpoint.folder()).lexically_normal();
+    out.names.push_back((folder.has_filename() ? folder : folder.parent_path()).filename().string());
+  }
+  out.created = std::time(nullptr);
+  out.recommended = m.recommended;
+  out.thinking = o.thinking;
+  out.default_max_tokens = o.default_max_tokens;
+  return out;
+}
+
+int serve_model(Flags f, const Parser& parser) {
+  if (parser.given("--config"))
+    serve::read_config_file(
+        f.config, [&](const std::string& name) { return parser.given("--" + name); }, f.options);
+  serve::check_options(f.options);
+  if (f.print_config) {
+    write_all(STDOUT_FILENO, serve::print_config(f.options), "standard output");
+    return 0;
+  }
+  if (f.model.empty()) throw UsageError("MODEL is required: the folder of a checkpoint");
+  serve::read_api_keys(f.options);
+  if (f.options.threads > 0) set_thread_count(static_cast<int>(f.options.threads));
+  catch_interrupts();
+  const auto model = load_model(f.model);
+  for (const auto& field : model->config().unknown_fields)
+    std::fprintf(stderr, "note: config.json has a field that fathom does not know: %s\n", field.c_str());
+  const ServeOptions& o = f.options;
+  if (o.context > model->config().max_positions)
+    fail("--context {}: the model has positions for {} tokens (max_position_embeddings in config.json)", o.context,
+         model->config().max_positions);
+  if (!serve::is_loopback(o.host) && o.api_keys.empty())
+    std::fprintf(stderr, "note: everybody who can reach %s may use this server; --api-key asks for a key\n",
+                 printable(o.host).c_str());
+  const EngineOptions options = engine_options(o, model->config());
+  Engine engine(model->config(), model->weights, options);
+  const auto backend = serve::engine_backend(engine, options, model->config().vocab_size);
+  serve::ServerSetup setup{o, api_model(*model, o), FATHOM_VERSION, {}};
+  if (o.ops == "ref") setup.degraded.push_back("slow reference operations (--ops ref)");
+  serve::Server server(setup, *backend);
+  server.catch_signals();
+  std::fprintf(stderr, "fathom serves %s at %s (context %lld tokens, %lld at once, loaded in %.2f s)\n",
+               printable(setup.model.names.front()).c_str(), server.url().c_str(),
+               static_cast<long long>(engine.max_context()), static_cast<long long>(o.max_running),
+               model->load_seconds);
+  server.run();
+  return 0;
+}
+
+}  // namespace
+
+Command serve_command() {
+  return {"serve", "Serve a checkpoint over HTTP with OpenAI's API", [](Parser& p) -> std::function<int()> {
+            auto f = std::make_shared<Flags>();
+            p.positional("MODEL", f->model, "Folder of a checkpoint", false);
+            p.option("--config", f->config, "JSON file of settings, named as these flags; flags count before it");
+            p.flag("--print-config", f->print_config, "Print all settings as such a file, and end");
+            for (const serve::OptionEntry& entry : serve::option_table()) declare_option(p, entry, f->options);
+            p.footer(
+                "Example:\n  fathom serve models/fairy --port 8000\n"
+                "  curl localhost:8000/v1/chat/completions -d '{\"messages\": [{\"role\": \"user\", \"content\": "
+                "\"Hi\"}]}'\n"
+                "docs/serving.md describes the API. Exit status: 0 stopped by a signal, 1 error, 2 usage.");
+            Parser* parser = &p;
+            return [f, parser] { return serve_model(*f, *parser); };
+          }};
+}
+
+}  // namespace fathom::cli

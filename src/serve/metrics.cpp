@@ -1,0 +1,151 @@
+#include "serve/metrics.h"
+
+#include <fmt/format.h>
+#include <prometheus/counter.h>
+#include <prometheus/gauge.h>
+#include <prometheus/histogram.h>
+#include <prometheus/registry.h>
+#include <prometheus/text_serializer.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+
+namespace fathom::serve {
+namespace {
+
+using prometheus::Histogram;
+
+const Histogram::BucketBoundaries kFirstToken = {0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75,
+                                                 1,     2.5,   5,    7.5,  10,   20,   40,   80,  160,  640, 2560};
+const Histogram::BucketBoundaries kNextToken = {0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3,
+                                                0.4,   0.5,    0.75,  1,    2.5,   5,    10,    20,  40,   80};
+const Histogram::BucketBoundaries kWhole = {0.01, 0.1, 0.3, 0.5, 0.8, 1,  1.5, 2,   2.5, 5,   10,
+                                            15,   20,  30,  40,  50,  60, 120, 240, 480, 960, 1920};
+const Histogram::BucketBoundaries kTokens = {1,   2,   5,   10,  20,  50,  100, 200, 500, 1e3,
+                                             2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6};
+
+double seconds(Clock::duration d) {
+  return std::chrono::duration<double>(d).count();
+}
+
+/// Resident memory of this process, bytes.
+double resident_bytes() {
+  std::ifstream file("/proc/self/statm");
+  double total = 0, resident = 0;
+  file >> total >> resident;
+  return resident * static_cast<double>(::sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+
+struct Metrics::Impl {
+  explicit Impl(const std::string& m) : model(m) {}
+
+  prometheus::Registry registry;
+  std::string model;
+
+  prometheus::Family<prometheus::Counter>& counter_family(const char* name, const char* help) {
+    return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
+  }
+  prometheus::Counter& counter(const char* name, const char* help) {
+    return counter_family(name, help).Add({{"model_name", model}});
+  }
+  prometheus::Gauge& gauge(const char* name, const char* help) {
+    return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add({{"model_name", model}});
+  }
+  Histogram& histogram(const char* name, const char* help, const Histogram::BucketBoundaries& buckets) {
+    return prometheus::BuildHistogram().Name(name).Help(help).Register(registry).Add({{"model_name", model}}, buckets);
+  }
+
+  Histogram& first = histogram("vllm:time_to_first_token_seconds", "From the request to its first token", kFirstToken);
+  Histogram& next = histogram("vllm:inter_token_latency_seconds", "Between tokens of one output", kNextToken);
+  Histogram& whole = histogram("vllm:e2e_request_latency_seconds", "From the request to its last token", kWhole);
+  Histogram& prompt = histogram("vllm:request_prompt_tokens", "Prompt tokens of a request", kTokens);
+  Histogram& generated = histogram("vllm:request_generation_tokens", "Generated tokens of a request", kTokens);
+  prometheus::Family<prometheus::Counter>& finished =
+      counter_family("vllm:request_success_total", "Requests that ended, by reason");
+  prometheus::Counter& prompt_total = counter("vllm:prompt_tokens_total", "Prompt tokens processed");
+  prometheus::Counter& generated_total = counter("vllm:generation_tokens_total", "Tokens generated");
+  prometheus::Gauge& running = gauge("vllm:num_requests_running", "Outputs being generated");
+  prometheus::Gauge& waiting = gauge("vllm:num_requests_waiting", "Outputs that wait for their turn");
+  prometheus::Gauge& cache = gauge("vllm:kv_cache_usage_perc", "Share of the cache pages in use, 0 to 1");
+  prometheus::Gauge& cache_bytes = gauge("fathom_cache_bytes", "Memory of the cache");
+  prometheus::Gauge& cache_tokens = gauge("fathom_cache_tokens", "Tokens that the cache holds");
+  prometheus::Gauge& context = gauge("fathom_context_tokens", "Most tokens of one request");
+  prometheus::Counter& steps = counter("fathom_engine_steps_total", "Steps of the engine");
+  prometheus::Counter& failures = counter("fathom_engine_failures_total", "Steps that failed");
+  prometheus::Counter& refusals = counter("fathom_requests_refused_total", "Requests refused for lack of room (429)");
+  prometheus::Family<prometheus::Counter>& answers =
+      counter_family("fathom_http_requests_total", "HTTP requests answered, by route and status");
+  prometheus::Gauge& connections = gauge("fathom_http_connections", "Open connections");
+  prometheus::Counter& accepted = counter("fathom_http_connections_total", "Connections so far");
+  prometheus::Counter& timed_out = counter("fathom_http_timeouts_total", "Requests and readers that were too slow");
+  prometheus::Counter& bad = counter("fathom_http_bad_requests_total", "Requests that were not good HTTP");
+  prometheus::Gauge& memory = gauge("process_resident_memory_bytes", "Resident memory");
+};
+
+Metrics::Metrics(const std::string& model) : impl_(std::make_unique<Impl>(model)) {}
+Metrics::~Metrics() = default;
+
+void Metrics::first_token(double s) {
+  impl_->first.Observe(s);
+}
+
+void Metrics::next_token(double s) {
+  impl_->next.Observe(s);
+}
+
+void Metrics::ended(const GenerationTimes& t) {
+  impl_->finished.Add({{"model_name", impl_->model}, {"finished_reason", t.finish}}).Increment();
+  impl_->whole.Observe(seconds(t.done - t.submitted));
+  impl_->prompt.Observe(static_cast<double>(t.usage.prompt_tokens));
+  impl_->generated.Observe(static_cast<double>(t.usage.completion_tokens));
+}
+
+void Metrics::answered(const std::string& path, int status) {
+  impl_->answers.Add({{"path", path}, {"status", std::to_string(status)}}).Increment();
+}
+
+void Metrics::refused() {
+  impl_->refusals.Increment();
+}
+
+namespace {
+
+/// Counters that are kept elsewhere: brought up to `value`.
+void raise(prometheus::Counter& counter, int64_t value) {
+  const double more = static_cast<double>(value) - counter.Value();
+  if (more > 0) counter.Increment(more);
+}
+
+double used_share(const Cache::Usage& u) {
+  const double window = u.window_total ? 1.0 - double(u.window_free) / u.window_total : 0;
+  const double entries = u.entry_total ? 1.0 - double(u.entry_free) / u.entry_total : 0;
+  return std::max(window, entries);
+}
+
+}  // namespace
+
+std::string Metrics::text(const Service::Snapshot& service, const Backend::Limits& limits,
+                          const HttpServer::Counts& http) {
+  Impl& m = *impl_;
+  m.running.Set(static_cast<double>(service.engine.running));
+  m.waiting.Set(static_cast<double>(std::max<int64_t>(0, service.live - static_cast<int64_t>(service.engine.running))));
+  m.cache.Set(used_share(service.engine.cache));
+  m.cache_bytes.Set(static_cast<double>(service.engine.cache.bytes));
+  m.cache_tokens.Set(static_cast<double>(limits.cache_tokens));
+  m.context.Set(static_cast<double>(limits.max_context));
+  raise(m.prompt_total, service.engine.prompt_tokens);
+  raise(m.generated_total, service.engine.generated_tokens);
+  raise(m.steps, service.engine.steps);
+  raise(m.failures, service.failures);
+  m.connections.Set(static_cast<double>(http.connections));
+  raise(m.accepted, http.accepted);
+  raise(m.timed_out, http.timed_out);
+  raise(m.bad, http.bad_requests);
+  m.memory.Set(resident_bytes());
+  return prometheus::TextSerializer().Serialize(m.registry.Collect());
+}
+
+}  // namespace fathom::serve
