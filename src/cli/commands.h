@@ -5,10 +5,12 @@
 
 namespace fathom::cli {
 
+Command bench_command();
 Command check_command();
 Command kernels_command();
 Command plan_command();
 Command run_command();
+Command serve_command();
 Command trace_command();
 
 }  // namespace fathom::cli

@@ -1,0 +1,41 @@
+// What a load run leaves behind for each request: when its tokens came, and what the server counted.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace fathom::bench {
+
+/// Times are seconds since the start of the level.
+struct RequestRecord {
+  double due = 0;              // when it was to be sent (open loop), else `sent`
+  double sent = 0, end = 0;    // end: last byte, or the error
+  std::vector<double> pieces;  // arrivals of pieces that carried output, thinking included
+  int64_t prompt_tokens = -1;  // from usage; -1: the server did not say
+  int64_t output_tokens = -1;  // from usage, thinking included
+  int64_t reasoning_tokens = 0, cached_tokens = 0;
+  std::string error;     // empty: answered
+  std::string finish;    // "stop", "length"...
+  bool looping = false;  // its text ends in a loop of a few words
+
+  bool ok() const { return error.empty() && !pieces.empty(); }
+  double first() const { return pieces.front(); }
+  double last() const { return pieces.back(); }
+  /// Output tokens; pieces where the server did not count.
+  double tokens() const { return output_tokens >= 0 ? double(output_tokens) : double(pieces.size()); }
+  /// Tokens that each piece carried on average: speculation sends several at a time.
+  double tokens_a_piece() const { return tokens() / double(pieces.size()); }
+};
+
+/// One level of a sweep as it ran, warm-up excluded.
+struct LevelRun {
+  double concurrency = 0;  // requests kept open; 0: open loop
+  double rate = 0;         // requests a second, open loop
+  std::vector<RequestRecord> requests;
+  double cpu_seconds = 0;  // of the load generator itself; in process: of everything
+  int64_t steps = 0;       // of the engine, in process only
+  bool interrupted = false;
+};
+
+}  // namespace fathom::bench

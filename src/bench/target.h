@@ -1,0 +1,59 @@
+// What is measured: a server by its URL, or a model in this process.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "bench/record.h"
+#include "bench/workload.h"
+
+namespace fathom::bench {
+
+struct LevelPlan {
+  int64_t concurrency = 0;  // closed loop: so many requests are kept open; 0: open loop
+  double rate = 0;          // open loop: requests a second, at random times (Poisson)
+  int64_t requests = 0;
+  uint64_t first_index = 0;  // of the workload
+};
+
+/// Called now and then with the number of requests that have ended.
+using LevelProgress = std::function<void(int64_t ended)>;
+
+class Target {
+ public:
+  virtual ~Target() = default;
+  /// "http://127.0.0.1:8000, model fairy, chat completions".
+  virtual std::string describe() const = 0;
+  /// Sends the requests of a level and waits for their ends. A request that fails is a record with an error; after a
+  /// signal the level ends early. Also tells `workload` how long prompts turned out to be. Throws Error when nothing
+  /// can be sent at all.
+  virtual LevelRun run(const LevelPlan& plan, Workload& workload, const LevelProgress& progress) = 0;
+};
+
+struct HttpOptions {
+  std::string url;         // "http://host:port", with or without "/v1"
+  std::string model;       // empty: the first that the server lists
+  std::string api_key;     // empty: none is sent
+  bool chat = true;        // chat completions; else completions
+  bool ignore_end = true;  // ask for outputs of exactly the length (ignore_eos, min_tokens)
+  double temperature = 0;
+  double timeout = 600;  // seconds without a byte
+};
+
+/// Throws Error when the URL cannot be used or the server does not answer.
+std::unique_ptr<Target> http_target(const HttpOptions& options);
+
+struct InProcessOptions {
+  std::string folder;
+  int64_t most_open = 1;    // largest level of the sweep
+  int64_t most_tokens = 0;  // prompt and output of the longest request
+  int64_t chunk = 512;
+  double temperature = 0;
+};
+
+/// Loads the model; throws Error as load_model does.
+std::unique_ptr<Target> in_process_target(const InProcessOptions& options);
+
+}  // namespace fathom::bench

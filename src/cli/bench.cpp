@@ -1,0 +1,152 @@
+#include <charconv>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/interrupt.h"
+#include "base/threads.h"
+#include "bench/sweep.h"
+#include "cli/commands.h"
+
+namespace fathom::cli {
+namespace {
+
+struct BenchOptions {
+  std::string target, model, api = "chat", key_file, levels = "1,4,16", input = "256", output = "128",
+                             content = "prose";
+  std::string json, markdown;
+  bool shared_prefix = false, keep_end = false, no_warm_up = false;
+  int64_t rounds = 4, requests = 0, repeats = 1, seed = 1, threads = 0, chunk = 512;
+  double rate = 0, temperature = 0, timeout = 600;
+};
+
+std::vector<int64_t> level_list(const std::string& text) {
+  std::vector<int64_t> out;
+  const char *at = text.data(), *end = text.data() + text.size();
+  while (true) {
+    int64_t n = 0;
+    const auto [stop, error] = std::from_chars(at, end, n);
+    if (error != std::errc() || (stop < end && *stop != ',') || n < 1 || n > 65536)
+      throw UsageError(
+          fmt::format("--concurrency {}: expected numbers from 1 to 65536 with commas between them", printable(text)));
+    out.push_back(n);
+    if (stop == end) return out;
+    at = stop + 1;
+  }
+}
+
+std::string read_key(const std::string& file) {
+  if (file.empty()) return "";
+  std::string key = read_file(file, 65536);
+  while (!key.empty() && (key.back() == '\n' || key.back() == '\r' || key.back() == ' ')) key.pop_back();
+  if (key.empty() || key.find_first_of("\r\n") != key.npos)
+    fail("{}: expected one line, the API key", printable(file, 400));
+  return key;
+}
+
+void write_report(const std::string& path, const std::string& text) {
+  if (path.empty()) return;
+  OutputFile file(path);
+  file.write(text);
+  file.commit();
+}
+
+std::unique_ptr<bench::Target> target_of(const BenchOptions& o, const bench::WorkloadOptions& w, int64_t most_open) {
+  if (o.target.find("://") != std::string::npos)
+    return bench::http_target({.url = o.target,
+                               .model = o.model,
+                               .api_key = read_key(o.key_file),
+                               .chat = o.api == "chat",
+                               .ignore_end = !o.keep_end,
+                               .temperature = o.temperature,
+                               .timeout = o.timeout});
+  // A prompt's length is known only when it has been written: room for one that comes out longer.
+  return bench::in_process_target({.folder = o.target,
+                                   .most_open = most_open,
+                                   .most_tokens = w.input.high * 2 + w.output.high + 64,
+                                   .chunk = o.chunk,
+                                   .temperature = o.temperature});
+}
+
+int run_bench(const BenchOptions& o, const Parser& parser) {
+  bench::WorkloadOptions workload;
+  workload.input = bench::parse_lengths("--input", o.input);
+  workload.output = bench::parse_lengths("--output", o.output);
+  workload.content = bench::parse_content(o.content);
+  workload.shared_prefix = o.shared_prefix;
+  workload.seed = static_cast<uint64_t>(o.seed);
+  bench::SweepOptions sweep_options{.levels = level_list(o.levels),
+                                    .rate = o.rate,
+                                    .rounds = o.rounds,
+                                    .least = 8,
+                                    .requests = o.requests,
+                                    .repeats = o.repeats,
+                                    .warm_up = !o.no_warm_up};
+  if (o.rate > 0 && parser.given("--concurrency")) throw UsageError("--rate and --concurrency exclude each other");
+  if (o.rate > 0 && o.requests == 0) throw UsageError("--rate needs --requests");
+  const bool url = o.target.find("://") != std::string::npos;
+  for (const char* name : {"--model", "--api", "--key-file", "--timeout", "--stop-early"})
+    if (!url && parser.given(name))
+      throw UsageError(fmt::format("{} is of a server's URL, {} is a folder", name, printable(o.target, 200)));
+  for (const char* name : {"--threads", "--chunk"})
+    if (url && parser.given(name))
+      throw UsageError(fmt::format("{} is of a model in this process, not of a server", name));
+  for (const std::string& path : {o.json, o.markdown})
+    if (!path.empty()) check_output_path(path);
+  if (o.threads > 0) set_thread_count(static_cast<int>(o.threads));
+  catch_interrupts();
+  int64_t most = static_cast<int64_t>(o.rate > 0 ? 64 : 1);
+  for (const int64_t level : sweep_options.levels) most = std::max(most, level);
+  const auto target = target_of(o, workload, most);
+  bench::Sweep sweep = bench::run_sweep(*target, workload, sweep_options);
+  sweep.content = o.content;
+  const std::string text = bench::text_report(sweep);
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) fail("cannot write to the standard output");
+  write_report(o.json, bench::json_report(sweep));
+  write_report(o.markdown, bench::markdown_report(sweep));
+  size_t answered = 0;
+  for (const auto& level : sweep.levels)
+    for (const auto& r : level.repeats) answered += r.requests - r.errors;
+  if (sweep.interrupted) return 130;
+  return answered > 0 ? 0 : 1;
+}
+
+}  // namespace
+
+Command bench_command() {
+  return {
+      "bench", "Load test of a server or a model: rates, latencies, step time", [](Parser& p) -> std::function<int()> {
+        auto o = std::make_shared<BenchOptions>();
+        p.positional("TARGET", o->target, "http://HOST:PORT of an OpenAI-compatible server, or a checkpoint folder");
+        p.option("--concurrency", o->levels, "open requests, a list of levels (default 1,4,16)");
+        p.option("--rate", o->rate, "requests a second at random times, in place of levels", 0.001, 1e5);
+        p.option("--input", o->input, "prompt tokens: 256, or a range 128..1024 (default 256)");
+        p.option("--output", o->output, "output tokens, a number or a range (default 128)");
+        p.choice("--content", o->content, {"prose", "code", "structured", "random"}, "kind of prompts (default prose)");
+        p.flag("--shared-prefix", o->shared_prefix, "let all prompts begin alike, so that a prefix cache helps");
+        p.flag("--stop-early", o->keep_end, "let the model end its outputs; by default they have exactly the length");
+        p.option("--rounds", o->rounds, "requests of a level: rounds x concurrency, at least 8 (default 4)", 1, 1000);
+        p.option("--requests", o->requests, "requests of a level", 1, 10'000'000);
+        p.option("--repeats", o->repeats, "run each level so often; the median is shown, with the spread", 1, 100);
+        p.flag("--no-warm-up", o->no_warm_up, "do not send requests before a level is measured");
+        p.option("--temperature", o->temperature, "sampling temperature (default 0)", 0, 10);
+        p.option("--seed", o->seed, "of the prompts (default 1)", 0, int64_t{1} << 53);
+        p.choice("--api", o->api, {"chat", "completions"}, "of the server (default chat)");
+        p.option("--model", o->model, "name of the model (default: the first that the server lists)");
+        p.option("--key-file", o->key_file, "file with the API key");
+        p.option("--timeout", o->timeout, "seconds without a byte until a request counts as failed (default 600)", 0.1,
+                 86400);
+        p.option("--threads", o->threads, "of a model in this process", 1, 1024);
+        p.option("--chunk", o->chunk, "prompt tokens in one step of a model in this process (default 512)", 1, 1 << 20);
+        p.option("--json", o->json, "write the results as JSON, which fathom plan --measured reads");
+        p.option("--md", o->markdown, "write the results as Markdown");
+        p.footer(
+            "Examples:\n  fathom bench http://127.0.0.1:8000 --concurrency 1,4,16,64 --json bench.json\n"
+            "  fathom bench models/fairy --input 64 --output 64\n"
+            "Exit status: 0 measured, 1 nothing was answered or bad input, 2 usage, 130 interrupted.");
+        return [o, &p] { return run_bench(*o, p); };
+      }};
+}
+
+}  // namespace fathom::cli
