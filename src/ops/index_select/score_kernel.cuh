@@ -87,7 +87,7 @@ FATHOM_DEVICE int32_t slot_of(const Keys& k, int32_t entry) {
 /// What a lane holds of the 32 entries of a tile: row g + 8 r (r = 0..3), group t.
 struct Tile {
   uint32_t code[4][4];
-  uint8_t scale[4];
+  uint32_t scale;  // byte r: of row g + 8 r
 };
 
 /// Entries [first, first + 32), those past the last replaced by it.
@@ -96,6 +96,7 @@ FATHOM_DEVICE void load_tile(const Keys& k, int32_t first, Tile& tile) {
   const int32_t entry = first + lane < k.visible ? first + lane : k.visible - 1;
   const int32_t page = entry / k.page_rows, row = entry - page * k.page_rows;
   const int32_t number = k.pages[page];
+  tile.scale = 0;
   FATHOM_UNROLL
   for (int r = 0; r < 4; ++r) {
     const std::byte* base = k.data + device::shuffle_int(number, g + 8 * r) * k.stride;
@@ -109,7 +110,8 @@ FATHOM_DEVICE void load_tile(const Keys& k, int32_t first, Tile& tile) {
       FATHOM_UNROLL
       for (int i = 0; i < 4; ++i) tile.code[r][i] = *reinterpret_cast<const uint32_t*>(codes + 4 * i);
     }
-    tile.scale[r] = static_cast<uint8_t>(base[int64_t{k.page_rows} * kIndexCodeBytes + in_page * kIndexScaleBytes + t]);
+    const auto scale = base[int64_t{k.page_rows} * kIndexCodeBytes + in_page * kIndexScaleBytes + t];
+    tile.scale |= static_cast<uint32_t>(scale) << 8 * r;
   }
 }
 
@@ -119,13 +121,13 @@ FATHOM_DEVICE uint32_t key_of(float score) {
   return bits & 0x8000 ? ~bits & 0xFFFF : bits | 0x8000;
 }
 
-/// The key of entry 8 t + g of the tile, for lane (g, t).
-FATHOM_DEVICE uint32_t score_tile(const Tile& tile, int head_tiles, const Shared& shared) {
-  const int lane = device::lane_index(), t = lane % 4;
-  uint32_t a[2][8][4];  // [tile of 16 rows][step][registers of the product]
+/// Rows of a tile as factors of products: [tile of 16 rows][step][registers].
+using Rows = uint32_t[2][8][4];
+
+FATHOM_DEVICE void spread_tile(const Tile& tile, Rows& a) {
   FATHOM_UNROLL
   for (int r = 0; r < 4; ++r) {
-    const uint32_t factor = power_pair(tile.scale[r] + 63);
+    const uint32_t factor = power_pair(static_cast<int>(tile.scale >> 8 * r & 255) + 63);
     FATHOM_UNROLL
     for (int w = 0; w < 4; ++w) {
       uint32_t pair[4];
@@ -134,6 +136,11 @@ FATHOM_DEVICE uint32_t score_tile(const Tile& tile, int head_tiles, const Shared
       for (int i = 0; i < 4; ++i) a[r / 2][2 * w + i / 2][r % 2 + i % 2 * 2] = device::multiply_bf16x2(pair[i], factor);
     }
   }
+}
+
+/// The key of entry 8 t + g of the tile, for lane (g, t).
+FATHOM_DEVICE uint32_t score_rows(const Rows& a, int head_tiles, const Shared& shared) {
+  const int lane = device::lane_index(), t = lane % 4;
   constexpr uint32_t kOnes = 0x3F803F80;
   float total[2][4] = {};
   FATHOM_UNROLL_1

@@ -148,14 +148,15 @@ FATHOM_DEVICE int scan(const Params& p, const Keys& keys, int32_t begin, int32_t
   const int head_tiles = (static_cast<int>(p.a.q.size[1]) + 15) / 16 * 2;
   int count = 0;
   uint32_t least = 0;
-  Tile next;
+  Tile tile;
   int32_t mine = begin + warp * kWarpKeys;
-  if (mine < end) load_tile(keys, mine, next);
+  if (mine < end) load_tile(keys, mine, tile);
   for (int32_t first = begin; first < end; first += kChunkKeys, mine += kChunkKeys) {
     if (mine < end) {  // the same for a whole warp
-      const Tile tile = next;
-      if (mine + kChunkKeys < end) load_tile(keys, mine + kChunkKeys, next);
-      const uint32_t key = score_tile(tile, head_tiles, shared);
+      Rows rows;
+      spread_tile(tile, rows);
+      if (mine + kChunkKeys < end) load_tile(keys, mine + kChunkKeys, tile);  // in flight during the products
+      const uint32_t key = score_rows(rows, head_tiles, shared);
       shared.chunk[warp * kWarpKeys + lane % 4 * 8 + lane / 4] = static_cast<uint16_t>(key);
     }
     device::sync_block();
