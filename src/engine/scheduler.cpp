@@ -64,7 +64,7 @@ int64_t Scheduler::hit_limit(const Active& a) const {
 PageCount Scheduler::wanted(const Active& a) const {
   const auto have = static_cast<int64_t>(a.tokens.size());
   const int64_t tokens = have + std::min(kGrowth, a.request.max_tokens - a.generated());
-  const int64_t window = std::min<int64_t>(tokens, cache_.config().window + PrefixCache::kKeepWindow);
+  const int64_t window = std::min<int64_t>(tokens, cache_.config().window);
   return {pages_for(window, Cache::kWindowPage) + 1, pages_for(tokens, Cache::kEntryPage)};
 }
 
@@ -162,6 +162,8 @@ void Scheduler::finish(Active& a, bool damaged) {
 
 /// Room for the tokens, at the cost of others if need be. False when the request itself had to give way.
 bool Scheduler::reserve(Active& a, int64_t tokens) {
+  if (prefix_.reserve(a.sequence, tokens)) return true;
+  for (const auto& r : running_) cache_.trim_window(r->sequence, 0);  // what is only of use to later requests
   while (!prefix_.reserve(a.sequence, tokens)) {
     Active* victim = held_running();
     if (!victim) victim = running_.back().get();

@@ -127,7 +127,7 @@ TEST(Fork, BothBranchesGoOnAsIfAlone) {
 }
 
 TEST(Books, BalanceUnderRandomUseAndReserveChangesNothingWhenItFails) {
-  rc::check("in use + free = total", [] {
+  EXPECT_TRUE(rc::check("in use + free = total", [] {
     const auto& config = Fairy::get().checkpoint.config();
     Cache cache(config, CacheBudget{1500, 5, *rc::gen::element<int64_t>(-1, 0, 100), 0});
     std::vector<SequenceId> alive;
@@ -158,7 +158,7 @@ TEST(Books, BalanceUnderRandomUseAndReserveChangesNothingWhenItFails) {
     for (SequenceId id : alive) cache.release(id);
     const auto end = cache.usage();
     RC_ASSERT(end.window_free == end.window_total && end.entry_free == end.entry_total && end.sequences_free == 5);
-  });
+  }));
 }
 
 TEST(Books, BytesNeededIsWhatACacheTakes) {

@@ -227,7 +227,7 @@ TEST(Prefix, DraftRowsComeWithAHit) {
 
 /// Books alone, without a model: thousands of steps.
 TEST(Prefix, BooksBalanceUnderRandomUseOfTinyPools) {
-  rc::check("used + cached + free = total", [] {
+  EXPECT_TRUE(rc::check("used + cached + free = total", [] {
     CacheBudget budget{*rc::gen::element<int64_t>(256, 700, 1500, 3000), *rc::gen::inRange(1, 5), -1, 0,
                        *rc::gen::inRange(0, 4)};
     budget.window_tokens = *rc::gen::element<int64_t>(0, 512, 900);
@@ -284,7 +284,7 @@ TEST(Prefix, BooksBalanceUnderRandomUseOfTinyPools) {
     const auto end = cache.usage();
     RC_ASSERT(end.window_free == end.window_total && end.entry_free == end.entry_total);
     RC_ASSERT(end.sequences_free == budget.sequences && end.snapshots_used == 0);
-  });
+  }));
 }
 
 }  // namespace
