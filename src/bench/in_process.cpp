@@ -51,8 +51,7 @@ class InProcess : public Target {
     while (ended < plan.requests && !interrupted()) {
       while (sent < plan.requests &&
              (plan.rate > 0 ? due <= now() : static_cast<int64_t>(open.size()) < plan.concurrency)) {
-        send(workload.prompt(plan.first_index + static_cast<uint64_t>(sent)), plan.rate > 0 ? due : now(), now(), open,
-             out);
+        send(workload, plan.first_index + static_cast<uint64_t>(sent), plan.rate > 0 ? due : now(), now(), open, out);
         ++sent;
         due += plan.rate > 0 ? pause(random) : 0;
       }
@@ -80,7 +79,9 @@ class InProcess : public Target {
   }
 
  private:
-  void send(const Prompt& prompt, double due, double sent, std::map<RequestId, size_t>& open, LevelRun& out) {
+  void send(Workload& workload, uint64_t index, double due, double sent, std::map<RequestId, size_t>& open,
+            LevelRun& out) {
+    const Prompt prompt = workload.prompt(index);
     RequestRecord r;
     r.due = due, r.sent = sent;
     GenerationRequest request;
@@ -89,6 +90,7 @@ class InProcess : public Target {
     request.max_tokens = prompt.max_tokens;
     request.sampling.temperature = static_cast<float>(options_.temperature);
     r.prompt_tokens = static_cast<int64_t>(request.prompt.size());
+    workload.calibrate(prompt.text.size(), r.prompt_tokens - 1);
     const RequestId id = engine_->add(std::move(request));
     open.emplace(id, out.requests.size());
     out.requests.push_back(std::move(r));
