@@ -1,5 +1,7 @@
 #include "trace/analysis.h"
 
+#include <algorithm>
+
 namespace fathom::trace {
 
 Analysis analyse(const Trace& trace, const CategoryRules& rules, const Goal& goal) {
@@ -8,6 +10,13 @@ Analysis analyse(const Trace& trace, const CategoryRules& rules, const Goal& goa
   out.summary = summarise(trace);
   out.ranking = rank_kernels(trace);
   out.categories = categorise(trace, out.ranking, rules);
+  std::vector<size_t> defects;
+  for (const DeviceSummary& d : out.summary.devices) defects.insert(defects.end(), d.defects.begin(), d.defects.end());
+  if (!defects.empty()) {
+    std::sort(defects.begin(), defects.end());
+    out.plausible = rank_kernels(trace, defects);
+    categorise(trace, out.plausible, rules);
+  }
   out.steps = find_steps(trace, out.summary);
   out.diagnosis = diagnose(trace, out.summary, out.ranking, out.categories, out.steps, goal);
   return out;

@@ -30,6 +30,7 @@ struct Analysis {
   const Trace* trace = nullptr;  // must outlive the analysis
   Summary summary;
   Ranking ranking;
+  Ranking plausible;  // without the events whose durations cannot be real; no rows when there are none such
   CategoryTable categories;
   StepAnalysis steps;
   Diagnosis diagnosis;

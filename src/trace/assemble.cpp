@@ -40,6 +40,7 @@ class Assembler {
     make_devices();
     trace_.shapes = std::move(store_.shapes);
     trace_.producer = producer();
+    trace_.cpu_work = document_.from_fathom && trace_.import.categories.contains("cpu_op");
     finish_trace(trace_);
   }
 
@@ -130,7 +131,8 @@ class Assembler {
     lanes_seen_ = any;
     for (const LaneEvent& e : store_.lane_events) {
       if (!lanes[e.row].is_work) continue;
-      GpuEvent work{e.start, e.duration, 0, NameId{e.name}, {}, StreamId{e.row}, WorkKind::kernel};
+      GpuEvent work{e.start,          e.duration,      e.correlation,   NameId{e.name},
+                    ShapeId{e.shape}, StreamId{e.row}, WorkKind::kernel};
       const std::string_view name = text(e.name);
       if (contains(name, "Memcpy")) work.kind = WorkKind::memcpy;
       if (contains(name, "Memset")) work.kind = WorkKind::memset;

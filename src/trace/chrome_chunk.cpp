@@ -264,12 +264,24 @@ class ChunkParser {
       out_.store.calls.push_back(
           {start, duration, args.correlation, NameId{out_.names.add(event_.name)}, row({}), kind});
     } else if (what == EventClass::ignored) {  // no category at all
-      out_.store.lane_events.push_back({start, duration, out_.names.add(event_.name), row({})});
+      take_lane(start, duration);
     } else {
       out_.store.annotations.push_back(
           {start, duration, NameId{out_.names.add(event_.name)}, what == EventClass::gpu_annotation, {}});
       out_.store.annotation_rows.push_back(row({}));
     }
+  }
+
+  /// Only the rows of devices carry XLA's "kernel_details" and "memcpy_details"; the arguments of others are not read.
+  void take_lane(Ns start, Ns duration) {
+    LaneEvent e{start, duration, 0, out_.names.add(event_.name), row({}), 0};
+    if (event_.args.find("_details\"") != std::string_view::npos) {
+      RawArgs args;
+      scan_args(event_.args, args);
+      e.correlation = args.correlation;
+      e.shape = shape(args);
+    }
+    out_.store.lane_events.push_back(e);
   }
 
   void take_work(EventClass what, Ns start, Ns duration) {

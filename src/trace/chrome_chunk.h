@@ -56,7 +56,8 @@ struct RowHash {
 /// An event of a file without categories, kept until the names of the processes are known.
 struct LaneEvent {
   Ns start = 0, duration = 0;
-  uint32_t name = 0, row = 0;
+  int64_t correlation = 0;
+  uint32_t name = 0, row = 0, shape = 0;
 };
 
 /// A begin or end event; pairs are matched when all are there.

@@ -4,6 +4,8 @@
 #include <cstring>
 #include <limits>
 
+#include "base/error.h"
+
 namespace fathom::trace {
 namespace {
 
@@ -86,6 +88,43 @@ void read_dimensions(std::string_view array, std::array<uint32_t, 3>& out) {
   for (; i > 0 && i < 3; ++i) out[i] = 1;
 }
 
+/// XLA writes launches and copies as text: "regs:32 static_shared:0 dynamic_shared:8192 grid:64,1,1 block:256,1,1
+/// occ_pct:100", "kind_src:pinned kind_dst:device size:4096 dest:0 async:1".
+void read_details(std::string_view text, LaunchShape& shape) {
+  int64_t shared = 0;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find_first_of(" \n"), text.size());
+    const std::string_view item = text.substr(0, end);
+    text.remove_prefix(std::min(text.size(), end + 1));
+    const size_t colon = item.find(':');
+    if (colon == std::string_view::npos) continue;
+    const std::string_view key = item.substr(0, colon), value = item.substr(colon + 1);
+    int64_t n = 0;
+    if (key == "grid" || key == "block") {
+      read_dimensions(fmt::format("[{}]", value), key == "grid" ? shape.grid : shape.block);
+    } else if (!parse_integer(value, n) || n < 0) {
+      continue;  // words, such as the kinds of memory
+    } else if (key == "regs" || key == "registers_per_thread") {
+      shape.registers = static_cast<uint32_t>(std::min<int64_t>(n, 1 << 16));
+    } else if (key.starts_with("static_shared") || key.starts_with("dynamic_shared")) {
+      shared += std::min<int64_t>(n, 1 << 30);
+    } else if (key == "occ_pct") {
+      shape.reported_occupancy = static_cast<int32_t>(std::min<int64_t>(n, 1000));
+    } else if (key == "size" || key == "num_bytes") {
+      shape.bytes = n;
+    }
+  }
+  if (shared > 0) shape.shared_bytes = static_cast<uint32_t>(std::min<int64_t>(shared, 1 << 30));
+}
+
+void take_details(const RawText& value, LaunchShape& shape) {
+  if (!value.present || value.text.size() > 4096) return;
+  if (value.escaped)
+    read_details(decode_text(value), shape);
+  else
+    read_details(value.text, shape);
+}
+
 /// One member of the arguments; keys are told apart by length first: this runs for every member.
 void take_argument(std::string_view k, const RawText& value, RawArgs& out) {
   LaunchShape& shape = out.shape;
@@ -113,6 +152,11 @@ void take_argument(std::string_view k, const RawText& value, RawArgs& out) {
       if (is(k, "shared memory")) shape.shared_bytes = as_u32(value);
       if (is(k, "blocks per SM")) shape.blocks_per_sm = as_figure(value);
       if (is(k, "In msg nelems") && value.present) parse_integer(value.text, shape.elements_in);
+      break;
+    case 14:
+      if (is(k, "kernel_details") || is(k, "memcpy_details") || is(k, "Memset_details") || is(k, "memset_details"))
+        take_details(value, shape);
+      if (is(k, "correlation_id") && value.present) parse_integer(value.text, out.correlation);
       break;
     case 15:
       if (is(k, "Collective name")) out.collective = value;

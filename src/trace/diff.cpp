@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "trace/format.h"
 #include "trace/markdown_report.h"
+#include "trace/names.h"
 
 namespace fathom::trace {
 namespace {

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "trace/format.h"
+#include "trace/names.h"
 #include "trace/occupancy.h"
 #include "trace/stretches.h"
 
@@ -57,7 +58,7 @@ class Diagnoser {
 
  private:
   const std::string& category(const KernelRow& r) const { return categories_.categories[r.category].id; }
-  std::string name(const KernelRow& r) const { return fit(short_name(trace_.names.text(r.name)), 60); }
+  std::string name(const KernelRow& r) const { return fit(brief_name(trace_.names.text(r.name)), 100); }
   const LaunchShape& shape(const KernelRow& r) const { return trace_.shapes[index(r.shape)]; }
   double share(Ns t) const { return static_cast<double>(t) / static_cast<double>(out_.base); }
 
@@ -105,12 +106,13 @@ class Diagnoser {
     const KernelRow& top = ranking_.rows[f.rows.front()];
     const Occupancy o = occupancy(shape(top), l);
     f.id = "few_blocks";
-    f.title = fmt::format(
-        "{} kernel{} with too few blocks for the {} SMs take{} {} ({}); the largest is {}, which fills {} SMs",
-        f.rows.size(), f.rows.size() == 1 ? "" : "s", l.sms, f.rows.size() == 1 ? "s" : "", time_text(time),
-        percent(share(time)), name(top), std::min<uint64_t>(shape(top).blocks(), static_cast<uint64_t>(l.sms)));
-    f.evidence = fmt::format("{}: {} blocks on {} SMs{}; communication and persistent kernels are not counted",
-                             grid_text(shape(top)), shape(top).blocks(), l.sms,
+    f.title =
+        fmt::format("{} with too few blocks for the {} SMs take{} {} ({}); the largest is {}, which fills {}",
+                    counted(static_cast<int64_t>(f.rows.size()), "kernel"), l.sms, f.rows.size() == 1 ? "s" : "",
+                    time_text(time), percent(share(time)), name(top),
+                    counted(std::min(static_cast<int64_t>(shape(top).blocks()), static_cast<int64_t>(l.sms)), "SM"));
+    f.evidence = fmt::format("{}: {} on {} SMs{}; communication and persistent kernels are not counted",
+                             grid_text(shape(top)), counted(static_cast<int64_t>(shape(top).blocks()), "block"), l.sms,
                              o.known ? fmt::format(", {} warps resident of the GPU's capacity", percent(o.warps)) : "");
     f.advice =
         "split the work over more blocks (split-K, split over KV rows, several tiles a row) or run it beside other "
@@ -187,9 +189,9 @@ class Diagnoser {
     if (g.runs == 0 || share(g.time) < 0.005) return;
     Finding f;
     f.id = "glue";
-    f.title = fmt::format(
-        "{} runs of small elementwise kernels ({} kernels, {} with gaps, {}); fused they would save about {}",
-        count_text(g.runs), count_text(g.kernels), time_text(g.time), percent(share(g.time)), time_text(g.saving));
+    f.title = fmt::format("{} of small elementwise kernels ({}, {} with gaps, {}); fused they would save about {}",
+                          counted(g.runs, "run"), counted(g.kernels, "kernel"), time_text(g.time),
+                          percent(share(g.time)), time_text(g.saving));
     f.evidence = fmt::format(
         "two or more kernels in a row on one stream, each a norm, RoPE, quantisation, activation, cache write or "
         "copy under 50 us; the longest run has {}",
@@ -205,8 +207,8 @@ class Diagnoser {
     if (s.launch_gaps > 0 && share(s.launch_gap_time) >= 0.01) {
       Finding f;
       f.id = "launch_bound";
-      f.title = fmt::format("the GPU waits {} ({}) for {} launches that came too late", time_text(s.launch_gap_time),
-                            percent(share(s.launch_gap_time)), count_text(s.launch_gaps));
+      f.title = fmt::format("the GPU waits {} ({}) for {} that came too late", time_text(s.launch_gap_time),
+                            percent(share(s.launch_gap_time)), counted(s.launch_gaps, "launch", "launches"));
       f.evidence = "holes between kernels whose next launch call began after the GPU had run dry";
       f.advice =
           "capture the step in a CUDA graph, launch fewer and larger kernels, take synchronisation out of the step";
@@ -220,8 +222,8 @@ class Diagnoser {
       f.title =
           fmt::format("{} ({}) of gaps between kernels inside steps that were launched in time{}", time_text(rest),
                       percent(share(rest)), s.launches_known ? "" : " or whose launches are not recorded");
-      f.evidence = fmt::format("{} holes in {} step{}", count_text(s.gaps - s.launch_gaps),
-                               std::max<size_t>(1, steps_.steps.size()), steps_.steps.size() > 1 ? "s" : "");
+      f.evidence = fmt::format("{} in {}", counted(s.gaps - s.launch_gaps, "hole"),
+                               counted(std::max<int64_t>(1, static_cast<int64_t>(steps_.steps.size())), "step"));
       f.advice = "fewer kernels, or dependent launch (PDL), which lets a kernel start while the one before it drains";
       f.gain = f.ceiling = rest;
       add(std::move(f));
@@ -253,11 +255,11 @@ class Diagnoser {
     if (m.count == 0 || share(m.time) < 0.01) return;
     Finding f;
     f.id = "copies";
-    f.title = fmt::format("{} memory copies and fills take {} ({})", count_text(m.count), time_text(m.time),
-                          percent(share(m.time)));
+    f.title = fmt::format("{} {} {} ({})", counted(m.count, "memory copy or fill", "memory copies and fills"),
+                          m.count == 1 ? "takes" : "take", time_text(m.time), percent(share(m.time)));
     for (size_t i = 0; i < ranking_.rows.size(); ++i)
       if (ranking_.rows[i].kind != WorkKind::kernel) f.rows.push_back(i);
-    f.evidence = fmt::format("most: {}", fit(display_name(trace_.names.text(ranking_.rows[f.rows.front()].name)), 60));
+    f.evidence = fmt::format("most: {}", fit(brief_name(trace_.names.text(ranking_.rows[f.rows.front()].name)), 100));
     f.advice = m.pageable
                    ? "copies from pageable memory block the host: use pinned buffers, and keep step data on the GPU"
                    : "keep step data on the GPU; fuse fills into the kernels that need them";
@@ -272,10 +274,11 @@ class Diagnoser {
     if (of_span < 0.02) return;
     Finding f;
     f.id = "between_steps";
-    f.title = fmt::format("the GPU idles {} between steps ({} of the time from the first to the last)",
-                          time_text(steps_.between), percent(of_span));
-    f.evidence = fmt::format("{} steps", steps_.steps.size());
-    f.advice = "overlap scheduling and sampling of the next step with the present one; keep sampled tokens on the GPU";
+    f.title = fmt::format("the {} idles {} between steps ({} of the time from the first to the last)",
+                          device_word(trace_), time_text(steps_.between), percent(of_span));
+    f.evidence = counted(static_cast<int64_t>(steps_.steps.size()), "step");
+    f.advice =
+        "overlap scheduling and sampling of the next step with the present one; keep sampled tokens on the device";
     out_.base += steps_.between;
     f.gain = f.ceiling = steps_.between;
     add(std::move(f));
@@ -284,18 +287,19 @@ class Diagnoser {
   void overruns() {
     int64_t events = 0;
     Ns most = 0;
-    for (const DeviceSummary& d : summary_.devices)
-      for (const StreamSummary& s : d.streams) events += s.implausible, most = std::max(most, s.implausible_time);
+    for (const DeviceSummary& d : summary_.devices) {
+      events += static_cast<int64_t>(d.defects.size());
+      for (const StreamSummary& s : d.streams) most = std::max(most, s.implausible_time);
+    }
     if (events == 0) return;
     Finding f;
     f.id = "clock_defects";
     f.title = fmt::format(
-        "{} kernels seem to run over the work behind them on the same stream, by up to {}: their durations are not "
-        "real",
-        events, time_text(most));
+        "the durations of {} cannot be real: on the same stream they run over the work behind them, by up to {}",
+        counted(events, "kernel"), time_text(most));
     f.evidence =
         "work on one stream cannot outlast its successor's successor; dependent launch overlaps neighbours only";
-    f.advice = "distrust the ranking of these kernels; known from ROCm tracing, newer versions may fix it";
+    f.advice = "use the second ranking, which leaves them out; known from ROCm tracing, newer versions may fix it";
     add(std::move(f));
   }
 

@@ -6,6 +6,7 @@
 #include <tuple>
 
 #include "base/error.h"
+#include "trace/format.h"
 
 namespace fathom::trace {
 namespace {
@@ -113,9 +114,9 @@ void explain_absence(Trace& trace) {
   std::string cause = "the trace was taken without GPU activity, or of a program that uses no GPU";
   if (launches)
     cause = fmt::format(
-        "GPU activity missing: the program launched {} kernels, but the profiler recorded none "
+        "GPU activity missing: {} launched, but the profiler recorded none "
         "(CUPTI or ROCm tracing was unavailable, or was busy with another profiler)",
-        launches);
+        launches == 1 ? "1 kernel was" : fmt::format("{} kernels were", launches));
   else if (import.categories.contains("cuda_profiler_range") || import.categories.contains("hardware_counters"))
     cause = "the profiler ran in counter mode (CUPTI range profiler), which records no kernels";
   else if (import.categories.contains("mtia_ccp_events") || import.categories.contains("mtia_runtime"))
@@ -124,8 +125,9 @@ void explain_absence(Trace& trace) {
     cause = "the file holds metadata only";
   else if (import.categories.contains("cpu_op") || import.categories.contains("python_function"))
     cause = "GPU activity missing: the profiler recorded the CPU side only (add ProfilerActivity.CUDA)";
-  import.notes.push_back(fmt::format("no GPU work among {} events; categories seen: {}. Likely cause: {}",
-                                     import.events, categories_seen(import), cause));
+  import.notes.push_back(fmt::format("no GPU work among {}; categories seen: {}. Likely cause: {}",
+                                     counted(static_cast<int64_t>(import.events), "event"), categories_seen(import),
+                                     cause));
 }
 
 void check_graphs(Trace& trace) {
@@ -135,10 +137,10 @@ void check_graphs(Trace& trace) {
   for (const GpuEvent& e : trace.events) kernels += e.kind == WorkKind::kernel;
   if (graph_launches > 0 && kernels > 0 && kernels < 4 * graph_launches)
     trace.import.notes.push_back(
-        fmt::format("{} graph launches but only {} kernels: kernels inside graphs are probably not recorded (for "
+        fmt::format("{} but only {}: kernels inside graphs are probably not recorded (for "
                     "Nsight Systems use "
                     "--cuda-graph-trace=node)",
-                    graph_launches, kernels));
+                    counted(graph_launches, "graph launch", "graph launches"), counted(kernels, "kernel")));
 }
 
 /// Large files that are mostly Python frames: what to record instead.

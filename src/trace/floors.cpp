@@ -8,6 +8,13 @@
 namespace fathom::trace {
 namespace {
 
+// Per device as a trace names it, so of a two-die module (MI250) one die. Where makers print a rate "with sparsity",
+// half of it. GeForce figures are those with FP32 accumulation. Sources: NVIDIA's data sheets of V100, T4, A100 (40 GB
+// and 80 GB, SXM and PCIe), A40, A10, L4, L40, L40S, H100 (SXM, PCIe, NVL), H200, GH200, B200, GB200, B300, GB300, RTX
+// 6000 Ada, RTX PRO 6000 Blackwell and DGX Spark; its GA102, Ada and RTX Blackwell architecture papers for GeForce;
+// AMD's data sheets of MI250, MI300X and MI325X. H20, H800 and A800 as resellers and users print them (export models
+// without a public sheet). GB10: the sheet gives 1 PFLOP/s of sparse FP4, of which BF16 is an eighth.
+//
 // Longer names first: "A100 80GB" before "A100".
 constexpr GpuFigures gpus[] = {
     {"GB300", 8000, 2500},
@@ -15,16 +22,20 @@ constexpr GpuFigures gpus[] = {
     {"B300", 8000, 2250},
     {"B200", 8000, 2250},
     {"GH200", 4000, 989},
+    {"H200 NVL", 4800, 836},
     {"H200", 4800, 989},
+    {"H100 NVL", 3900, 836},
     {"H100 PCIe", 2000, 756},
     {"H100", 3350, 989},
     {"H800", 3350, 989},
     {"H20", 4000, 148},
+    {"A100 80GB PCIe", 1935, 312},
     {"A100 80GB", 2039, 312},
     {"A100-SXM4-80GB", 2039, 312},
     {"A100", 1555, 312},
     {"A800", 2039, 312},
     {"A40", 696, 150},
+    {"A10G", 600, 70},
     {"A10", 600, 125},
     {"L40S", 864, 362},
     {"L40", 864, 181},
@@ -36,12 +47,12 @@ constexpr GpuFigures gpus[] = {
     {"RTX 4090", 1008, 165},
     {"RTX 3090", 936, 71},
     {"RTX 3060", 360, 26},
-    {"GB10", 273, 62},
+    {"GB10", 273, 125},
     {"V100", 900, 125},
     {"T4", 320, 65},
-    {"MI300X", 5300, 1307},
     {"MI325X", 6000, 1307},
-    {"MI250", 3277, 362},
+    {"MI300X", 5300, 1307},
+    {"MI250", 1638, 181},
 };
 
 constexpr int64_t rows = 128 + 512, row_bytes = 584, heads = 64, channels = 512;
@@ -66,8 +77,13 @@ Floor floor_of(const GpuFigures& gpu, double bytes, double flops) {
 
 std::optional<GpuFigures> find_gpu(std::string_view text) {
   const std::string wanted = squeezed(text);
-  for (const GpuFigures& g : gpus)
-    if (wanted.find(squeezed(g.name)) != std::string::npos) return g;
+  for (const GpuFigures& g : gpus) {
+    const std::string name = squeezed(g.name);
+    const size_t at = wanted.find(name);
+    if (at == std::string::npos) continue;
+    const size_t next = at + name.size();  // "A40" is no A4000
+    if (next == wanted.size() || wanted[next] < '0' || wanted[next] > '9') return g;
+  }
   return {};
 }
 

@@ -1,58 +1,9 @@
 #include "trace/format.h"
 
-#include <cxxabi.h>
-
-#include <cstdlib>
-#include <map>
-#include <memory>
-
 #include "base/error.h"
 #include "base/utf8.h"
 
 namespace fathom::trace {
-namespace {
-
-/// The nested name of a mangled one that the demangler does not know (types of newer compilers): _ZN5aiter3addI...
-std::string nested_name(std::string_view mangled) {
-  std::string out;
-  size_t at = mangled.starts_with("_ZN") ? 3 : 2;
-  while (at < mangled.size() && mangled[at] >= '1' && mangled[at] <= '9') {
-    size_t length = 0;
-    for (; at < mangled.size() && mangled[at] >= '0' && mangled[at] <= '9' && length < 10'000; ++at)
-      length = length * 10 + static_cast<size_t>(mangled[at] - '0');
-    if (length > mangled.size() - at) break;
-    out += (out.empty() ? "" : "::") + std::string(mangled.substr(at, length));
-    at += length;
-  }
-  return out.empty() ? std::string(mangled) : out + std::string(mangled.substr(at).empty() ? "" : "<...>");
-}
-
-std::string demangled(std::string_view name) {
-  if (!name.starts_with("_Z") || name.size() > 4000) return std::string(name);
-  int status = 0;
-  const std::unique_ptr<char, decltype(&std::free)> text(
-      abi::__cxa_demangle(std::string(name).c_str(), nullptr, nullptr, &status), &std::free);
-  return status == 0 && text ? std::string(text.get()) : nested_name(name);
-}
-
-void remove_all(std::string& text, std::string_view what) {
-  for (size_t at = text.find(what); at != std::string::npos; at = text.find(what, at)) text.erase(at, what.size());
-}
-
-/// Where the parameter list begins: the '(' that closes at the end of the name and is not inside template arguments.
-size_t parameter_list(std::string_view text) {
-  std::string_view body = text;
-  if (body.ends_with(" const")) body.remove_suffix(6);
-  if (!body.ends_with(')')) return text.size();
-  int depth = 0;
-  for (size_t i = body.size(); i-- > 0;) {
-    if (body[i] == ')') ++depth;
-    if (body[i] == '(' && --depth == 0) return i > 0 ? i : text.size();
-  }
-  return text.size();
-}
-
-}  // namespace
 
 std::string time_text(Ns ns) {
   const double v = static_cast<double>(ns < 0 ? -ns : ns);
@@ -85,30 +36,6 @@ std::string count_text(int64_t n) {
   return (n < 0 ? "-" : "") + digits;
 }
 
-std::string display_name(std::string_view name) {
-  if (name.empty()) return "(empty name)";
-  std::string text = demangled(name);
-  if (text.starts_with("void ")) text.erase(0, 5);
-  if (!text.starts_with("Memcpy") && !text.starts_with("Memset")) text.resize(parameter_list(text));
-  remove_all(text, "(anonymous namespace)::");
-  while (text.ends_with(' ')) text.pop_back();
-  if (text.empty()) text = name;
-  return printable(text, 4000);
-}
-
-std::string short_name(std::string_view name) {
-  const std::string full = display_name(name);
-  std::string out;
-  int depth = 0;
-  for (const char c : full) {
-    if (c == '<') ++depth;
-    if (depth == 0) out += c;
-    if (c == '>' && depth > 0) --depth;
-  }
-  while (out.ends_with(' ') || out.ends_with(':')) out.pop_back();
-  return out.empty() ? full : out;
-}
-
 size_t text_width(std::string_view text) {
   size_t width = 0;
   for (size_t at = 0; at < text.size(); at += decode_utf8(text, at).length) ++width;
@@ -132,19 +59,9 @@ std::string fit(std::string_view text, size_t width) {
   return front + "…" + back;
 }
 
-std::vector<std::string> distinct_names(const std::vector<std::string>& names, size_t width) {
-  std::vector<std::string> out;
-  std::map<std::string, int> seen;
-  for (const std::string& name : names) {
-    std::string text = fit(name, width);
-    const int n = ++seen[text];
-    if (n > 1) {
-      const std::string mark = fmt::format(" ({})", n);
-      text = fit(name, width > mark.size() + 8 ? width - mark.size() : width) + mark;
-    }
-    out.push_back(text);
-  }
-  return out;
+std::string counted(int64_t n, std::string_view one, std::string_view many) {
+  if (n == 1) return fmt::format("1 {}", one);
+  return fmt::format("{} {}{}", count_text(n), many.empty() ? one : many, many.empty() ? "s" : "");
 }
 
 std::string padded(std::string_view text, size_t width, bool right) {

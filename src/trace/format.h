@@ -1,9 +1,8 @@
-// Turning numbers and kernel names into text for people.
+// Turning numbers into text for people, and text into lines and columns. Kernel names: see names.h.
 #pragma once
 
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "trace/model.h"
 
@@ -19,19 +18,13 @@ std::string microseconds(double ns);
 std::string percent(double share);
 /// "1,148".
 std::string count_text(int64_t n);
-
-/// A kernel name for people: demangled, without return type, parameter list and "(anonymous namespace)::", safe for a
-/// terminal. The empty name shows as "(empty name)".
-std::string display_name(std::string_view name);
-/// The same without template arguments: "deep_ep::internode_ll::combine".
-std::string short_name(std::string_view name);
+/// "1 call", "1,148 calls"; `many` where the plural is not one + "s".
+std::string counted(int64_t n, std::string_view one, std::string_view many = {});
 
 /// Columns that a terminal needs for `text` (one for each character).
 size_t text_width(std::string_view text);
 /// `text` cut to `width` columns: the middle is replaced by "…", since names often differ at their ends.
 std::string fit(std::string_view text, size_t width);
-/// Display names cut to `width` that stay different where the names are: equal ones get " (2)", " (3)".
-std::vector<std::string> distinct_names(const std::vector<std::string>& names, size_t width);
 std::string padded(std::string_view text, size_t width, bool right = false);
 /// `text` broken at spaces into lines of at most `width` columns, `indent` in front of all but the first.
 std::string wrapped(std::string_view text, size_t width, std::string_view indent = "");

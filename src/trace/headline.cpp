@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "trace/format.h"
+#include "trace/names.h"
 #include "trace/text_report.h"
 
 namespace fathom::trace {
@@ -27,18 +28,19 @@ std::string fills(const Analysis& a, const KernelRow& top) {
 
 std::string headline(const Analysis& a) {
   const Trace& trace = *a.trace;
+  const std::string_view unit = device_word(trace);
   if (a.ranking.rows.empty()) {
     for (const std::string& note : trace.import.notes)
       if (note.starts_with("no ") || note.starts_with("the file holds"))
-        return "No GPU work in this trace: " + note + ".";
-    return "No GPU work in this trace.";
+        return fmt::format("No {} work in this trace: {}.", unit, note);
+    return fmt::format("No {} work in this trace.", unit);
   }
   const KernelRow& top = a.ranking.rows.front();
   const Category& category = a.categories.categories[top.category];
   std::string out =
-      fmt::format("{} of GPU time is one {}: {} ({} calls, mean {}){}; the most that fixing it can give is {}.",
-                  percent(top.share), top.kind == WorkKind::kernel ? "kernel" : "kind of copy",
-                  fit(short_name(trace.names.text(top.name)), 70), count_text(top.calls),
+      fmt::format("{} of {} time is one {}: {} ({}, mean {}){}; the most that fixing it can give is {}.",
+                  percent(top.share), unit, top.kind == WorkKind::kernel ? work_word(trace) : "kind of copy",
+                  fit(brief_name(trace.names.text(top.name)), 160), counted(top.calls, "call"),
                   time_text(static_cast<Ns>(top.mean())), fills(a, top), factor(a.diagnosis.speedup(top.total)));
   if (!a.categories.rows.empty() && a.categories.rows.front().category != top.category) {
     const CategoryRow& row = a.categories.rows.front();
@@ -49,7 +51,7 @@ std::string headline(const Analysis& a) {
   }
   const double busy =
       a.summary.span > 0 ? static_cast<double>(a.summary.busy) / static_cast<double>(a.summary.span) : 1;
-  out += fmt::format(" The GPU is busy {} of {}.", percent(busy), time_text(a.summary.span));
+  out += fmt::format(" The {} is busy {} of {}.", unit, percent(busy), time_text(a.summary.span));
   return out;
 }
 

@@ -98,6 +98,7 @@ json device_json(const Trace& t, const DeviceSummary& d) {
                               {"busy_ns", s.busy},
                               {"overlapping_events", s.overlapping},
                               {"implausible_events", s.implausible}});
+  out["clock_defects"] = d.defects.size();
   return out;
 }
 
@@ -204,6 +205,7 @@ json trace_json(const Analysis& a) {
   json out;
   out["file"] = t.path.filename().string();
   out["producer"] = producer_name(t.producer);
+  out["device_word"] = device_word(t);
   out["form"] = t.form;
   out["rank"] = t.rank ? json(*t.rank) : json(nullptr);
   out["world_size"] = t.world_size ? json(*t.world_size) : json(nullptr);
@@ -234,6 +236,19 @@ json trace_json(const Analysis& a) {
                               {"kernel_share", r.kernel_share},
                               {"shapes", r.shapes},
                               {"shape", shape_json(t, t.shapes[index(r.shape)])}});
+  out["ranking_without_defects"] = json::array();
+  for (const KernelRow& r : a.plausible.rows)
+    out["ranking_without_defects"].push_back({{"name", t.names.text(r.name)},
+                                              {"kind", kind_names[static_cast<size_t>(r.kind)]},
+                                              {"category", a.categories.categories[r.category].id},
+                                              {"calls", r.calls},
+                                              {"total_ns", r.total},
+                                              {"mean_ns", r.mean()},
+                                              {"min_ns", r.min},
+                                              {"p50_ns", r.p50},
+                                              {"p95_ns", r.p95},
+                                              {"max_ns", r.max},
+                                              {"share", r.share}});
   out["categories"] = json::array();
   for (const CategoryRow& r : a.categories.rows) {
     const Category& c = a.categories.categories[r.category];

@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "trace/format.h"
+#include "trace/names.h"
 #include "trace/text_report.h"
 
 namespace fathom::trace {
@@ -16,7 +17,7 @@ std::string section(const Analysis& a, const std::string& date) {
                                 t.import.partial ? "**PARTIAL.** " : "", markdown_text(headline(a)));
   if (!a.ranking.rows.empty()) {
     out +=
-        "\n| total ms | share | calls | mean us | min us | max us | p95 us | category | kernel |\n"
+        "\n| total ms | share | calls | mean us | min us | max us | p95 us | category | name |\n"
         "|---:|---:|---:|---:|---:|---:|---:|---|---|\n";
     for (size_t i = 0; i < a.ranking.rows.size() && i < 25; ++i) {
       const KernelRow& r = a.ranking.rows[i];
@@ -27,7 +28,18 @@ std::string section(const Analysis& a, const std::string& date) {
                          markdown_text(fit(display_name(t.names.text(r.name)), 100)));
     }
     if (a.ranking.rows.size() > 25)
-      out += fmt::format("\n{} more kernels are not shown.\n", a.ranking.rows.size() - 25);
+      out += fmt::format("\n{} not shown.\n", counted(static_cast<int64_t>(a.ranking.rows.size() - 25),
+                                                      "more kernel is", "more kernels are"));
+    if (!a.plausible.rows.empty()) {
+      out +=
+          "\nWithout the calls whose durations cannot be real (clock defects):\n\n"
+          "| total ms | share | calls | kernel |\n|---:|---:|---:|---|\n";
+      for (size_t i = 0; i < a.plausible.rows.size() && i < 10; ++i) {
+        const KernelRow& r = a.plausible.rows[i];
+        out += fmt::format("| {} | {} | {} | {} |\n", milliseconds(r.total), percent(r.share), r.calls,
+                           markdown_text(fit(display_name(t.names.text(r.name)), 100)));
+      }
+    }
     if (!a.diagnosis.findings.empty()) out += "\n";
     for (size_t i = 0; i < a.diagnosis.findings.size(); ++i) {
       const Finding& f = a.diagnosis.findings[i];
@@ -47,10 +59,10 @@ std::string section(const Analysis& a, const std::string& date) {
         "|\n|---|---:|---:|---:|---:|---:|\n";
     for (const DeviceSummary& d : a.summary.devices) {
       const Device& device = t.devices[index(d.device)];
-      out +=
-          fmt::format("| {} | {} | {} | {} | {} | {} |\n", markdown_text("GPU " + device.id + " " + device.rank_label),
-                      milliseconds(d.total), milliseconds(d.busy), milliseconds(d.span()), milliseconds(d.idle()),
-                      d.holes.empty() ? "none" : time_text(d.holes.front().duration));
+      out += fmt::format("| {} | {} | {} | {} | {} | {} |\n",
+                         markdown_text(fmt::format("{} {} {}", device_word(t), device.id, device.rank_label)),
+                         milliseconds(d.total), milliseconds(d.busy), milliseconds(d.span()), milliseconds(d.idle()),
+                         d.holes.empty() ? "none" : time_text(d.holes.front().duration));
     }
   }
   const auto sentences = import_sentences(t);

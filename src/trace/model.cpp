@@ -33,4 +33,13 @@ std::string_view producer_name(Producer producer) {
   return "unknown producer";
 }
 
+std::string_view device_word(const Trace& trace) {
+  if (trace.cpu_work) return "CPU";
+  return trace.producer == Producer::jax_tpu ? "TPU" : "GPU";
+}
+
+std::string_view work_word(const Trace& trace) {
+  return device_word(trace) == "GPU" ? "kernel" : "operation";
+}
+
 }  // namespace fathom::trace

@@ -184,7 +184,8 @@ struct Trace {
   bool has_base_time = false;
   std::optional<int> rank, world_size;
   std::string host;
-  std::string runtime;  // "CUDA 12.8", "HIP 6.2" where the file says so
+  std::string runtime;    // "CUDA 12.8", "HIP 6.2" where the file says so
+  bool cpu_work = false;  // the work is operations on the CPU (fathom's own profiles of its CPU path)
 
   NameTable names;
   std::vector<LaunchShape> shapes{LaunchShape{}};
@@ -204,5 +205,9 @@ struct Trace {
 
 /// Short names for messages: "PyTorch profiler", "JAX (GPU)", ...
 std::string_view producer_name(Producer producer);
+/// What the work of a trace ran on, for sentences: "GPU", "CPU" or "TPU".
+std::string_view device_word(const Trace& trace);
+/// What a piece of its work is called: "kernel", or "operation" where the device is no GPU.
+std::string_view work_word(const Trace& trace);
 
 }  // namespace fathom::trace

@@ -12,6 +12,7 @@
 #include "base/utf8.h"
 #include "trace/chrome_chunk.h"
 #include "trace/finish.h"
+#include "trace/format.h"
 
 namespace fathom::trace {
 namespace {
@@ -356,8 +357,9 @@ class NsysReader {
     }
     trace_.import.open_begins += open;
     if (dropped)
-      trace_.import.notes.push_back(
-          fmt::format("{} NVTX ranges beyond the first {} were left out", dropped, most_annotations));
+      trace_.import.notes.push_back(fmt::format(
+          "{} left out: only the first {} are kept",
+          counted(static_cast<int64_t>(dropped), "NVTX range is", "NVTX ranges are"), count_text(most_annotations)));
   }
 
   /// Processes that share a device number but not the GPU are told apart; one process on one GPU stays plain.
@@ -384,10 +386,9 @@ class NsysReader {
                    "engine forks workers)");
     }
     if (graph_rows_)
-      notes.push_back(
-          fmt::format("{} graph launches of {:.3f} ms together are recorded as a whole; kernels inside them "
-                      "are in no table",
-                      graph_rows_, static_cast<double>(graph_time_) / 1e6));
+      notes.push_back(fmt::format("{}, of {:.3f} ms together, recorded as a whole; kernels inside are in no table",
+                                  counted(graph_rows_, "graph launch is", "graph launches are"),
+                                  static_cast<double>(graph_time_) / 1e6));
   }
 
   Trace trace_;

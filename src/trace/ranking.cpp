@@ -17,14 +17,18 @@ Ns percentile(Ns* begin, Ns* end, int percent) {
 
 }  // namespace
 
-Ranking rank_kernels(const Trace& trace) {
+Ranking rank_kernels(const Trace& trace, std::span<const size_t> left_out) {
   constexpr size_t kinds = 3;
   std::vector<int32_t> row_of(trace.names.size() * kinds, -1);
   Ranking out;
-  std::vector<int32_t> rows(trace.events.size());
+  std::vector<int32_t> rows(trace.events.size(), -1);
   std::unordered_map<uint64_t, Ns> shape_time;
   Ns all = 0, kernels = 0;
   for (size_t i = 0; i < trace.events.size(); ++i) {
+    if (!left_out.empty() && left_out.front() == i) {
+      left_out = left_out.subspan(1);
+      continue;
+    }
     const GpuEvent& e = trace.events[i];
     int32_t& row = row_of[index(e.name) * kinds + static_cast<size_t>(e.kind)];
     if (row < 0) {
@@ -46,7 +50,8 @@ Ranking rank_kernels(const Trace& trace) {
   for (size_t r = 0; r < out.rows.size(); ++r) offset[r + 1] = offset[r] + static_cast<size_t>(out.rows[r].calls);
   std::vector<Ns> durations(trace.events.size());
   std::vector<size_t> next(offset.begin(), offset.end() - 1);
-  for (size_t i = 0; i < rows.size(); ++i) durations[next[static_cast<size_t>(rows[i])]++] = trace.events[i].duration;
+  for (size_t i = 0; i < rows.size(); ++i)
+    if (rows[i] >= 0) durations[next[static_cast<size_t>(rows[i])]++] = trace.events[i].duration;
   std::vector<Ns> best(out.rows.size(), -1);
   for (const auto& [key, time] : shape_time) {
     KernelRow& r = out.rows[key >> 32];

@@ -1,6 +1,7 @@
 // The table that everybody asks for first: which kernels took the time.
 #pragma once
 
+#include <span>
 #include <vector>
 
 #include "trace/model.h"
@@ -27,7 +28,8 @@ struct Ranking {
   std::vector<KernelRow> rows;
 };
 
-/// One row for each name and kind. Names of different kinds never merge.
-Ranking rank_kernels(const Trace& trace);
+/// One row for each name and kind. Names of different kinds never merge. `left_out`: indices of events that do not
+/// count, ascending.
+Ranking rank_kernels(const Trace& trace, std::span<const size_t> left_out = {});
 
 }  // namespace fathom::trace

@@ -25,7 +25,8 @@ OneRank gather(const Analysis& a, const DeviceSummary& d) {
   out.row.rank = device.rank;
   out.row.label = device.rank ? fmt::format("rank {}", *device.rank) : printable(t.path.filename().string(), 40);
   if (!device.rank_label.empty()) out.row.label = printable(device.rank_label, 40);
-  if (!device.rank && a.summary.devices.size() > 1) out.row.label += " GPU " + printable(device.id, 20);
+  if (!device.rank && a.summary.devices.size() > 1)
+    out.row.label += fmt::format(" {} {}", device_word(*a.trace), printable(device.id, 20));
   out.row.span = d.span(), out.row.busy = d.busy;
   std::vector<bool> communicates(t.names.size(), false);
   for (const KernelRow& r : a.ranking.rows)

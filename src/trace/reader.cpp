@@ -7,6 +7,7 @@
 #include "trace/chrome_reader.h"
 #include "trace/file_kind.h"
 #include "trace/finish.h"
+#include "trace/format.h"
 #include "trace/nsys_reader.h"
 #include "trace/text_source.h"
 
@@ -53,7 +54,9 @@ Trace read_json(std::span<const std::byte> bytes, bool gzip, const std::filesyst
     fail("{}: is a JSON list of {} values that are no trace events (a PyTorch memory timeline?)", shown(path),
          document.not_objects);
   if (document.not_objects > 0)
-    trace.import.notes.push_back(fmt::format("{} entries of the event list are no objects", document.not_objects));
+    trace.import.notes.push_back(counted(static_cast<int64_t>(document.not_objects),
+                                         "entry of the event list is no object",
+                                         "entries of the event list are no objects"));
   assemble(std::move(document), trace);
   return trace;
 }

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "trace/format.h"
+#include "trace/names.h"
 #include "trace/sequence.h"
 
 namespace fathom::trace {
@@ -219,7 +220,7 @@ class StepFinder {
     if (graphs.empty() || inside * 2 < busy_) return false;
     for (const Range& g : graphs) add_step(g);
     out_.source = StepSource::graph_launch;
-    out_.marker = fmt::format("graph of {} kernels", largest);
+    out_.marker = fmt::format("graph of {}", counted(static_cast<int64_t>(largest), "kernel"));
     return true;
   }
 
@@ -293,7 +294,7 @@ std::string steps_sentence(const StepAnalysis& s) {
   if (s.steps.empty()) return "";
   const char* sources[] = {"", "annotations on the GPU", "annotations of the host", "graph launches",
                            "the repeating kernel sequence"};
-  std::string out = fmt::format("{} step{} (by {}, {}): ", s.steps.size(), s.steps.size() == 1 ? "" : "s",
+  std::string out = fmt::format("{} (by {}, {}): ", counted(static_cast<int64_t>(s.steps.size()), "step"),
                                 sources[static_cast<size_t>(s.source)], fit(printable(s.marker, 200), 50));
   if (s.steps.size() == 1) {
     out += fmt::format("{}, ", time_text(s.median));
@@ -301,11 +302,11 @@ std::string steps_sentence(const StepAnalysis& s) {
     out += fmt::format("median {}, min {}, p95 {}, max {}, ", time_text(s.median), time_text(s.min), time_text(s.p95),
                        time_text(s.max));
   }
-  out += fmt::format("{} kernels and {} of gaps in a step", count_text(s.kernels), time_text(s.gap_time));
+  out += fmt::format("{} and {} of gaps in a step", counted(s.kernels, "kernel"), time_text(s.gap_time));
   if (s.steps.size() > 1) out += fmt::format(", {} idle between steps in all", time_text(s.between));
   if (s.layers.repeats)
-    out += fmt::format("; a step repeats {} kernels {} times (layers), {} each", s.layers.kernels, s.layers.repeats,
-                       time_text(s.layers.mean));
+    out += fmt::format("; a step repeats {} {} (layers), {} each", counted(s.layers.kernels, "kernel"),
+                       counted(s.layers.repeats, "time"), time_text(s.layers.mean));
   return out + ".";
 }
 

@@ -21,23 +21,26 @@ void keep_largest(std::vector<Hole>& holes, const Hole& hole, size_t limit) {
 
 /// One stream while its device is walked in time order.
 struct StreamWalk {
+  static constexpr Ns never = std::numeric_limits<Ns>::min();
   StreamSummary out;
-  Ns end = std::numeric_limits<Ns>::min();
-  Ns end_before_last = std::numeric_limits<Ns>::min();  // latest end of all events but the last
+  Ns end = never, end_before_last = never;      // latest end of all events, and of all but the last
+  size_t longest = 0, longest_before_last = 0;  // the events that end there
+  std::vector<size_t> defects;
 };
 
-void walk_stream(StreamWalk& w, const GpuEvent& e) {
+void walk_stream(StreamWalk& w, const GpuEvent& e, size_t i) {
   ++w.out.events;
   w.out.total += e.duration;
   if (e.duration == 0) return;
   if (e.start < w.end) ++w.out.overlapping;
-  if (w.end_before_last != std::numeric_limits<Ns>::min() && w.end_before_last - e.start > implausible_overrun) {
+  if (w.end_before_last != StreamWalk::never && w.end_before_last - e.start > implausible_overrun) {
     ++w.out.implausible;
     w.out.implausible_time = std::max(w.out.implausible_time, w.end_before_last - e.start);
+    if (w.defects.empty() || w.defects.back() != w.longest_before_last) w.defects.push_back(w.longest_before_last);
   }
-  w.end_before_last = std::max(w.end_before_last, w.end);
+  if (w.end > w.end_before_last) w.end_before_last = w.end, w.longest_before_last = w.longest;
   w.out.busy += std::max<Ns>(0, e.end() - std::max(w.end, e.start));
-  w.end = std::max(w.end, e.end());
+  if (e.end() > w.end) w.end = e.end(), w.longest = i;
 }
 
 void find_windows(const Trace& trace, size_t begin, size_t end, const SummaryOptions& options, DeviceSummary& d) {
@@ -75,7 +78,7 @@ DeviceSummary summarise_device(const Trace& trace, size_t begin, size_t end, con
       ++d.kernels;
       d.kernel_total += e.duration;
     }
-    walk_stream(streams[index(e.stream)], e);
+    walk_stream(streams[index(e.stream)], e, i);
     d.last = i == begin ? e.end() : std::max(d.last, e.end());
     if (e.duration == 0) continue;  // a point neither ends a hole nor starts one
     if (reach != std::numeric_limits<Ns>::min() && e.start > reach) {
@@ -92,7 +95,10 @@ DeviceSummary summarise_device(const Trace& trace, size_t begin, size_t end, con
     walk.out.stream = static_cast<StreamId>(id);
     walk.out.overlap = walk.out.total - walk.out.busy;
     d.streams.push_back(walk.out);
+    d.defects.insert(d.defects.end(), walk.defects.begin(), walk.defects.end());
   }
+  std::sort(d.defects.begin(), d.defects.end());
+  d.defects.erase(std::unique(d.defects.begin(), d.defects.end()), d.defects.end());
   std::stable_sort(d.streams.begin(), d.streams.end(),
                    [](const StreamSummary& a, const StreamSummary& b) { return a.total > b.total; });
   find_windows(trace, begin, end, options, d);

@@ -21,7 +21,7 @@ struct StreamSummary {
   Ns total = 0, busy = 0;
   Ns overlap = 0;           // time in which work of this stream overlaps other work of it (total - busy)
   int64_t overlapping = 0;  // events that start before an earlier one of the stream has ended
-  int64_t implausible = 0;  // of these, the ones that overrun a successor too far for dependent launch: clock defects
+  int64_t implausible = 0;  // of these, the ones overrun too far for dependent launch: a clock defect before them
   Ns implausible_time = 0;
 };
 
@@ -41,6 +41,7 @@ struct DeviceSummary {
   std::vector<Hole> holes;      // the largest, longest first
   std::vector<Window> windows;  // in time order; one when there is no dominating hole
   std::vector<StreamSummary> streams;
+  std::vector<size_t> defects;  // events whose durations cannot be real: they overrun later work of their stream
 
   Ns span() const { return last - first; }
   Ns idle() const { return span() - busy; }

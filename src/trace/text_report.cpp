@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "base/progress.h"
 #include "trace/format.h"
+#include "trace/names.h"
 
 namespace fathom::trace {
 namespace {
@@ -19,6 +20,7 @@ class TextWriter {
     lead();
     if (!a_.ranking.rows.empty()) {
       ranking();
+      plausible();
       diagnosis();
       categories();
       steps();
@@ -46,13 +48,13 @@ class TextWriter {
     text.pop_back();
     out_ += strong(text) + "\n";
     std::string facts = printable(trace_.path.filename().string(), 120);
-    facts += fmt::format(": {}, {} events", producer_name(trace_.producer),
-                         count_text(static_cast<int64_t>(trace_.import.events)));
+    facts += fmt::format(": {}, {}", producer_name(trace_.producer),
+                         counted(static_cast<int64_t>(trace_.import.events), "event"));
     std::string gpu;
     for (const Device& d : trace_.devices)
       if (!d.name.empty()) gpu = d.name + (d.sm_count ? fmt::format(" ({} SMs)", d.sm_count) : "");
     if (!trace_.devices.empty())
-      facts += fmt::format(", {} GPU{}{}", trace_.devices.size(), trace_.devices.size() == 1 ? "" : "s",
+      facts += fmt::format(", {}{}", counted(static_cast<int64_t>(trace_.devices.size()), device_word(trace_)),
                            gpu.empty() ? "" : " " + printable(gpu, 80));
     if (trace_.rank)
       facts +=
@@ -80,7 +82,9 @@ class TextWriter {
   void ranking() {
     const auto& rows = a_.ranking.rows;
     const size_t shown = rows.size() <= options_.top + 1 ? rows.size() : options_.top;
-    title(fmt::format("Kernels by total time (share of the sum of all GPU work, {})", time_text(a_.summary.total)));
+    title(fmt::format("{}s by total time (share of the sum of all {} work, {})",
+                      device_word(trace_) == "GPU" ? "Kernel" : "Operation", device_word(trace_),
+                      time_text(a_.summary.total)));
     const bool with_category = width_ >= 110;
     size_t used = with_category ? 20 : 1;
     std::string head;
@@ -90,7 +94,7 @@ class TextWriter {
       used += c.width;
     }
     const size_t name_width = width_ - used;
-    line(head + (with_category ? "  " + padded("category", 17) : "") + " kernel");
+    line(head + (with_category ? "  " + padded("category", 17) : "") + fmt::format(" {}", work_word(trace_)));
     std::vector<std::string> names;
     for (size_t i = 0; i < shown; ++i) names.push_back(display_name(trace_.names.text(rows[i].name)));
     names = distinct_names(names, name_width);
@@ -111,17 +115,38 @@ class TextWriter {
     line(text + fit(fmt::format("{} more (--top)", rows.size() - shown), name_width));
   }
 
+  /// The ranking again without durations that cannot be real.
+  void plausible() {
+    const auto& rows = a_.plausible.rows;
+    if (rows.empty()) return;
+    int64_t left_out = 0;
+    for (const DeviceSummary& d : a_.summary.devices) left_out += static_cast<int64_t>(d.defects.size());
+    title(fmt::format("Without {} whose duration cannot be real (clock defects, see the findings)",
+                      counted(left_out, "call")));
+    line("  total ms   share   calls   mean us  kernel");
+    std::vector<std::string> names;
+    const size_t shown = std::min(rows.size(), options_.top);
+    for (size_t i = 0; i < shown; ++i) names.push_back(display_name(trace_.names.text(rows[i].name)));
+    names = distinct_names(names, width_ - 38);
+    for (size_t i = 0; i < shown; ++i)
+      line(padded(milliseconds(rows[i].total), 10, true) + padded(percent(rows[i].share), 8, true) +
+           padded(fmt::format("{}", rows[i].calls), 8, true) + padded(microseconds(rows[i].mean()), 10, true) + "  " +
+           names[i]);
+    if (shown < rows.size()) line(fmt::format("          and {} more (--top)", rows.size() - shown));
+  }
+
   void categories() {
     title("Categories, and the speed-up if one took no time at all");
     for (const CategoryRow& r : a_.categories.rows) {
       std::string text = padded(fit(a_.categories.categories[r.category].label, 18), 19) +
                          padded(milliseconds(r.total), 10, true) + " ms" + padded(percent(r.share), 8, true) +
                          padded(speedup_text(a_.diagnosis.speedup(r.total)), 11, true);
-      if (width_ >= 80) text += padded(fmt::format("{}", r.calls), 8, true) + " calls";
+      if (width_ >= 80) text += padded(fmt::format("{}", r.calls), 8, true) + (r.calls == 1 ? " call " : " calls");
       const size_t room = width_ > text_width(text) + 12 ? std::min<size_t>(width_ - text_width(text) - 2, 40) : 0;
       line(text + "  " + std::string(static_cast<size_t>(r.share * static_cast<double>(room) + 0.5), '#'));
     }
-    line(fmt::format("Not matched by any rule (other): {} of kernel time", percent(a_.categories.other_share)));
+    line(fmt::format("Not matched by any rule (other): {} of {} time", percent(a_.categories.other_share),
+                     work_word(trace_)));
   }
 
   std::string speedup_text(double x) const { return x >= 100 ? "over 100x" : fmt::format("{:.2f}x", x); }
@@ -129,8 +154,8 @@ class TextWriter {
   void diagnosis() {
     const Diagnosis& d = a_.diagnosis;
     if (d.findings.empty()) return;
-    title(fmt::format("Findings (gains are of the {} that the GPU worked or waited inside steps; they overlap)",
-                      time_text(d.base)));
+    title(fmt::format("Findings (gains are of the {} that the {} worked or waited inside steps; they overlap)",
+                      time_text(d.base), device_word(trace_)));
     for (size_t i = 0; i < d.findings.size(); ++i) {
       const Finding& f = d.findings[i];
       paragraph(fmt::format("{}. {}.", i + 1, f.title), "   ");
@@ -143,7 +168,7 @@ class TextWriter {
         paragraph("   " + f.evidence + ".", "   ");
       if (!f.advice.empty()) paragraph("   Remedy: " + f.advice + ".", "   ");
     }
-    if (d.unknown_launches > 0.005)
+    if (d.unknown_launches > 0.005 && device_word(trace_) == "GPU")
       paragraph(fmt::format(
           "Grid and block are not recorded for {} of kernel time: whether those kernels fill the SMs is unknown.",
           percent(d.unknown_launches)));
@@ -156,11 +181,12 @@ class TextWriter {
   }
 
   std::string device_label(const Device& d) const {
-    return fmt::format("GPU {}{}", printable(d.id, 30),
+    if (trace_.cpu_work) return fmt::format("CPU, process {}", printable(d.id, 30));
+    return fmt::format("{} {}{}", device_word(trace_), printable(d.id, 30),
                        d.rank_label.empty() ? "" : " [" + printable(d.rank_label, 40) + "]");
   }
 
-  std::string event_name(size_t i) const { return fit(short_name(trace_.name(trace_.events[i])), 36); }
+  std::string event_name(size_t i) const { return fit(brief_name(trace_.name(trace_.events[i])), 60); }
 
   void devices() {
     title("Devices: total is the sum of durations, busy is the time in which at least one stream worked");
@@ -176,11 +202,13 @@ class TextWriter {
         for (size_t i = 0; i < d.windows.size() && i < 6; ++i) {
           const Window& w = d.windows[i];
           const double length = std::max(1.0, static_cast<double>(w.end - w.start));
-          paragraph(fmt::format("    window {} at +{}: {}, busy {}, {} events", i + 1, time_text(w.start - d.first),
-                                time_text(w.end - w.start), percent(static_cast<double>(w.busy) / length), w.events),
+          paragraph(fmt::format("    window {} at +{}: {}, busy {}, {}", i + 1, time_text(w.start - d.first),
+                                time_text(w.end - w.start), percent(static_cast<double>(w.busy) / length),
+                                counted(w.events, "event")),
                     "        ");
         }
-        if (d.windows.size() > 6) line(fmt::format("    and {} more windows", d.windows.size() - 6));
+        if (d.windows.size() > 6)
+          line(fmt::format("    and {}", counted(static_cast<int64_t>(d.windows.size() - 6), "more window")));
       }
       for (size_t i = 0; i < d.holes.size() && i < 3; ++i) {
         const Hole& h = d.holes[i];
@@ -191,10 +219,9 @@ class TextWriter {
       for (const StreamSummary& s : d.streams)
         if (s.implausible)
           paragraph(
-              fmt::format("    stream {}: {} events overrun the work behind them by up to {}: these durations are "
-                          "clock defects, not work",
-                          printable(trace_.streams[index(s.stream)].id, 30), s.implausible,
-                          time_text(s.implausible_time)),
+              fmt::format("    stream {}: {} overrun, by up to {}, by earlier work whose duration is a clock defect",
+                          printable(trace_.streams[index(s.stream)].id, 30),
+                          counted(s.implausible, "event is", "events are"), time_text(s.implausible_time)),
               "        ");
     }
   }

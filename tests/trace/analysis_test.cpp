@@ -16,6 +16,7 @@
 #include "trace/format.h"
 #include "trace/json_report.h"
 #include "trace/markdown_report.h"
+#include "trace/names.h"
 #include "trace/occupancy.h"
 #include "trace/ranks.h"
 #include "trace/sequence.h"
@@ -333,10 +334,85 @@ TEST(Format, NamesAndTimesForPeople) {
   EXPECT_EQ(time_text(725'887), "725.9 us");
   EXPECT_EQ(time_text(104'114'029), "104.1 ms");
   EXPECT_EQ(count_text(1148), "1,148");
-  const auto names = distinct_names(
+  EXPECT_EQ(counted(1, "call"), "1 call");
+  EXPECT_EQ(counted(1148, "call"), "1,148 calls");
+  EXPECT_EQ(counted(0, "launch", "launches"), "0 launches");
+}
+
+TEST(Names, BriefOnesSayWhatAWrapperWraps) {
+  EXPECT_EQ(
+      brief_name("void at::native::elementwise_kernel<128, 4, at::native::gpu_kernel_impl_nocast<at::native::"
+                 "direct_copy_kernel_cuda(at::TensorIteratorBase&)::{lambda()#3}>(at::TensorIteratorBase&)>(int)"),
+      "at::native::elementwise_kernel [direct_copy_kernel_cuda]");
+  EXPECT_EQ(
+      brief_name("void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float, float, float, "
+                 "at::native::binary_internal::MulFunctor<float> >, std::array<char*, 3ul> >(int)"),
+      "at::native::vectorized_elementwise_kernel [MulFunctor]");
+  EXPECT_EQ(brief_name("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_bf16_64x64_nn_align8>(int)"),
+            "cutlass::Kernel2 [cutlass_80_tensorop_bf16_s16816gemm_bf16_64x64_nn_align8]");
+  EXPECT_EQ(brief_name("Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT256x16x64_MI16x16x1_SN_WG64_4_1"),
+            "Cijk_Alik_Bljk_BBS_BH MT256x16x64");
+  EXPECT_EQ(brief_name("Cijk_"), "Cijk_");
+  EXPECT_EQ(brief_name(""), "(empty name)");
+  EXPECT_EQ(brief_name("<<<>>>"), "<<<>>>");
+}
+
+TEST(Names, InATableShowTheArgumentsInWhichTheyDiffer) {
+  const std::string gemm = "deep_gemm::fp8_gemm_kernel<4096u, 7168u, 64u, 160u, 128u, 32u, (deep_gemm::GemmType)";
+  const std::vector<std::string> whole = {gemm + "2>", gemm + "0>", "_rotary_kernel"};
+  EXPECT_EQ(distinct_names(whole, 50),
+            (std::vector<std::string>{"deep_gemm::fp8_gemm_kernel<GemmType 2>",
+                                      "deep_gemm::fp8_gemm_kernel<GemmType 0>", "_rotary_kernel"}));
+  EXPECT_EQ(distinct_names(whole, 200), whole);  // what fits stays whole
+  // Without room for the arguments, and where nothing else is left, names are numbered and cut.
+  EXPECT_EQ(distinct_names(whole, 20)[1], "fp8_gemm_kernel (2)");
+  const auto cut = distinct_names(
       {std::string(100, 'a') + "b" + std::string(100, 'c'), std::string(100, 'a') + "d" + std::string(100, 'c')}, 30);
-  EXPECT_NE(names[0], names[1]);
-  EXPECT_EQ(text_width(names[1]), 30u);
+  EXPECT_NE(cut[0], cut[1]);
+  EXPECT_EQ(text_width(cut[1]), 30u);
+}
+
+TEST(Report, ARankingWithoutClockDefectsStandsBesideTheOther) {
+  std::vector<std::string> events;
+  for (int i = 0; i < 50; ++i)
+    events.push_back(kernel_text(i == 5 ? "broken" : "sound", 100 + 10 * i, i == 5 ? 50'000 : 8));
+  for (int i = 0; i < 3; ++i) events.push_back(kernel_text("broken", 700 + 10 * i, 9));
+  const Trace t = read_text(trace_text(events));
+  const Analysis a = analyse(t, CategoryRules::built_in());
+  ASSERT_EQ(a.summary.devices[0].defects.size(), 1u);
+  EXPECT_EQ(t.events[a.summary.devices[0].defects[0]].duration, 50'000'000);
+  EXPECT_EQ(t.names.text(a.ranking.rows[0].name), "broken");
+  ASSERT_EQ(a.plausible.rows.size(), 2u);
+  EXPECT_EQ(t.names.text(a.plausible.rows[0].name), "sound");
+  EXPECT_EQ(a.plausible.rows[1].calls, 3);
+  EXPECT_EQ(a.plausible.rows[1].total, 27'000);
+  const std::string report = text_report(a, {});
+  EXPECT_NE(report.find("Without 1 call whose duration cannot be real"), std::string::npos) << report;
+  EXPECT_NE(json_report({a}, nullptr, nullptr).find("\"ranking_without_defects\""), std::string::npos);
+  EXPECT_TRUE(
+      analyse(read_text(trace_text({kernel_text("k", 1, 2)})), CategoryRules::built_in()).plausible.rows.empty());
+}
+
+TEST(Report, ProfilesOfTheCpuAreNotCalledGpu) {
+  const Trace t = read_text(
+      R"({"otherData":{"producer":"fathom"},"traceEvents":[{"ph":"X","cat":"cpu_op","name":"experts","pid":9,"tid":9,)"
+      R"("ts":1,"dur":5,"args":{}},{"ph":"X","cat":"cpu_op","name":"head","pid":9,"tid":9,"ts":7,"dur":2,"args":{}}]})");
+  const Analysis a = analyse(t, CategoryRules::built_in());
+  const std::string report = text_report(a, {}), markdown = markdown_report({a}, "2026-01-01");
+  EXPECT_EQ(a.categories.other, 0);
+  EXPECT_EQ(report.find("GPU"), std::string::npos) << report;
+  EXPECT_EQ(markdown.find("GPU"), std::string::npos) << markdown;
+  EXPECT_NE(report.find("of CPU time is one operation: experts (1 call,"), std::string::npos) << report;
+}
+
+TEST(Gpus, AreFoundByNameAndNotInsideLongerNumbers) {
+  EXPECT_EQ(find_gpu("NVIDIA H200")->bandwidth, 4800);
+  EXPECT_EQ(find_gpu("NVIDIA H20")->tensor_rate, 148);
+  EXPECT_EQ(find_gpu("NVIDIA A100-SXM4-80GB")->bandwidth, 2039);
+  EXPECT_EQ(find_gpu("NVIDIA A100 80GB PCIe")->bandwidth, 1935);
+  EXPECT_EQ(find_gpu("rtx 5090")->tensor_rate, 210);
+  EXPECT_FALSE(find_gpu("NVIDIA RTX A4000"));  // no A40
+  EXPECT_FALSE(find_gpu("NVIDIA RTX A1000"));
 }
 
 }  // namespace

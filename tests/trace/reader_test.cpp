@@ -195,6 +195,71 @@ TEST(Forms, JaxStreamsAreWorkAndNestedRowsAreNot) {
   EXPECT_EQ(t.import.empty_objects, 1u);
 }
 
+TEST(Forms, JaxKernelDetailsAreTheLaunch) {
+  const std::string head =
+      R"({"displayTimeUnit":"ns","traceEvents":[{"ph":"M","pid":1,"name":"process_name","args":{"name":"/device:GPU:0"}},)"
+      R"x({"ph":"M","pid":1,"tid":3,"name":"thread_name","args":{"name":"Stream #18(Compute)"}},)x";
+  const Trace t = read_text(
+      head +
+      R"({"ph":"X","pid":1,"tid":3,"ts":1,"dur":2,"name":"gemm_fusion","args":{"correlation_id":"41","hlo_op":"dot.3",)"
+      R"("kernel_details":"regs:226 static_shared:1024 dynamic_shared:65536 grid:64,2,1 block:128,1,1 occ_pct:16.6667"}},)"
+      R"({"ph":"X","pid":1,"tid":3,"ts":5,"dur":2,"name":"MemcpyH2D","args":{"correlation_id":"42",)"
+      R"("memcpy_details":"kind_src:pinned kind_dst:device size:4096 dest:0 async:1"}},)"
+      R"({"ph":"X","pid":1,"tid":3,"ts":8,"dur":1,"name":"odd","args":{"kernel_details":"grid:x block regs:-4 : size:1e99"}},)"
+      R"({}]})");
+  ASSERT_EQ(t.events.size(), 3u);
+  const LaunchShape& gemm = t.shape(t.events[0]);
+  EXPECT_EQ(gemm.grid, (std::array<uint32_t, 3>{64, 2, 1}));
+  EXPECT_EQ(gemm.block, (std::array<uint32_t, 3>{128, 1, 1}));
+  EXPECT_EQ(gemm.registers, 226u);
+  EXPECT_EQ(gemm.shared_bytes, 66560u);
+  EXPECT_EQ(gemm.reported_occupancy, 17);
+  EXPECT_EQ(t.events[0].correlation, 41);
+  EXPECT_EQ(t.events[1].kind, WorkKind::memcpy);
+  EXPECT_EQ(t.shape(t.events[1]).bytes, 4096);
+  EXPECT_FALSE(t.shape(t.events[2]).has_grid());
+}
+
+TEST(Forms, ArgumentsReadTheSameBeforeAndBehindTheCategory) {
+  // Arguments of a category that was met before are taken while the event is read; others from its text afterwards.
+  const std::string args =
+      R"("args": {"device": 1, "correlation": 12, "grid": [3, 2], "block": [64], "registers per thread": 32,)"
+      R"( "shared memory": 1024, "warps per SM": 2.5, "nested": {"a": [1, {"b": ","}]}, "Collective name": "allreduce"})";
+  const std::string rest = R"("name": "k", "pid": 0, "tid": 7, "dur": 2)";
+  std::vector<std::string> before, behind;
+  for (int i = 0; i < 20; ++i) {
+    before.push_back(fmt::format("{{\"ph\": \"X\", {}, {}, \"cat\": \"kernel\", \"ts\": {}}}", args, rest, 10 * i));
+    behind.push_back(fmt::format("{{\"ph\": \"X\", \"cat\": \"kernel\", {}, {}, \"ts\": {}}}", rest, args, 10 * i));
+  }
+  behind[7].insert(behind[7].size() - 1, R"(, "args": {"correlation": 99})");  // the last of two counts
+  const Trace a = read_text(trace_text(before)), b = read_text(trace_text(behind));
+  ASSERT_EQ(a.events.size(), 20u);
+  ASSERT_EQ(b.events.size(), 20u);
+  for (size_t i = 0; i < 20; ++i) {
+    EXPECT_EQ(a.events[i].correlation, 12);
+    EXPECT_EQ(b.events[i].correlation, i == 7 ? 99 : 12);
+    EXPECT_EQ(a.shape(a.events[i]).warps_per_sm, 2.5f);
+    EXPECT_EQ(a.shape(a.events[i]).grid, (std::array<uint32_t, 3>{3, 2, 1}));
+    if (i != 7) {
+      EXPECT_EQ(a.shape(a.events[i]), b.shape(b.events[i]));
+    } else {
+      EXPECT_EQ(b.shape(b.events[i]), LaunchShape{});
+    }
+  }
+  // Damage inside them is found at the same place with the same words, whichever way it is read.
+  for (const char* broken : {R"({"a": 1])", R"({"a" 1})", R"({"a": 1 "b": 2})", R"({"a": [1}})", R"({,"a": nope})"}) {
+    auto damaged = behind;
+    damaged[10] = fmt::format("{{\"ph\": \"X\", \"cat\": \"kernel\", \"args\": {}, {}, \"ts\": 100}}", broken, rest);
+    auto alone = damaged;
+    alone.erase(alone.begin(), alone.begin() + 10);
+    const Trace after = read_text(trace_text(damaged)), first = read_text(trace_text(alone));
+    ASSERT_TRUE(after.import.partial && first.import.partial) << broken;
+    EXPECT_EQ(after.import.damages[0].what, first.import.damages[0].what) << broken;
+    EXPECT_EQ(after.import.damages[0].offset - first.import.damages[0].offset,
+              trace_text(damaged).size() - trace_text(alone).size());
+  }
+}
+
 TEST(Missing, LaunchesWithoutKernelsAreReported) {
   const Trace none =
       read_text(trace_text({event_text("cuda_runtime", "cudaLaunchKernel", 1, 2, R"({"correlation": 3})")}));

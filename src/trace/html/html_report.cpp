@@ -9,6 +9,7 @@
 #include "trace/format.h"
 #include "trace/html/assets.h"
 #include "trace/html/timeline.h"
+#include "trace/names.h"
 #include "trace/text_report.h"
 
 namespace fathom::trace {

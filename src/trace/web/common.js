@@ -64,6 +64,11 @@ function speedup(factor) {
   return factor >= 100 ? 'over 100x' : factor.toFixed(2) + 'x';
 }
 
+/** What the work of a trace ran on: GPU, CPU or TPU. */
+function deviceWord(trace) {
+  return trace.device_word || 'GPU';
+}
+
 function plural(n, one, many) {
   return count(n) + ' ' + (n === 1 ? one : many || one + 's');
 }

@@ -6,7 +6,7 @@ let drawings = [];
 
 function subtitle(trace) {
   const device = trace.devices.find((d) => d.name);
-  return [trace.producer, device ? device.name + (trace.devices.length > 1 ? ' (' + trace.devices.length + ' GPUs)' : '') : '', trace.runtime,
+  return [trace.producer, device ? device.name + (trace.devices.length > 1 ? ' (' + trace.devices.length + ' ' + deviceWord(trace) + 's)' : '') : '', trace.runtime,
           trace.rank === null ? '' : 'rank ' + trace.rank + (trace.world_size ? ' of ' + trace.world_size : '')]
     .filter(Boolean).map(visible).join(' · ');
 }
@@ -22,7 +22,7 @@ function traceBody(trace) {
       ranking.select.focus({preventScroll: true});
     };
     drawings = [timeline, steps];
-    parts.push(figures(trace), null, ranking.element, findings(trace), categories(trace, filter), timeline.element, steps.element, gaps(trace), devices(trace));
+    parts.push(figures(trace), null, ranking.element, plausible(trace), findings(trace), categories(trace, filter), timeline.element, steps.element, gaps(trace), devices(trace));
   }
   parts.push(importSection(trace));
   const shown = parts.filter(Boolean);

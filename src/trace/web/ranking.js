@@ -45,7 +45,7 @@ class Ranking {
                     this.trace.categories.map((c) => h('option', {value: c.id, text: visible(c.label)})));
     const table = h('table', {class: 'cards ranking', 'aria-label': 'Kernels by time'}, h('thead', {}, h('tr', {}, this.heads)), this.body);
     return section('ranking', 'Ranking',
-      note('Share is of the summed time of all GPU work. Each heading sorts; a row’s arrow shows its launch.'),
+      note('Share is of the summed time of all ' + deviceWord(this.trace) + ' work. Each heading sorts; a row’s arrow shows its launch.'),
       h('div', {class: 'tools'}, search, this.select), table, this.more, this.status);
   }
 
@@ -130,7 +130,7 @@ class Ranking {
     if (row.shapes > 1) facts.push(['launches differ', row.shapes + ' different shapes; shown is the one with the most time']);
     facts.push(['median', time(row.p50_ns)], ['shortest to longest', time(row.min_ns) + ' to ' + time(row.max_ns)]);
     if (row.kind === 'kernel') facts.push(['of kernel time', percent(row.kernel_share)]);
-    if (row.share < 1) facts.push(['if it took no time', 'all GPU work would take ' + time(this.trace.total_ns - row.total_ns) +
+    if (row.share < 1) facts.push(['if it took no time', 'all ' + deviceWord(this.trace) + ' work would take ' + time(this.trace.total_ns - row.total_ns) +
                                    ' instead of ' + time(this.trace.total_ns) + ' (sum)']);
     return h('tr', {class: 'details', id}, h('td', {colspan: this.columns.length},
       h('dl', {}, facts.map(([name, value]) => [h('dt', {text: name}), h('dd', {}, value)]))));

@@ -8,8 +8,8 @@ function figures(trace) {
   return h('dl', {class: 'tiles'},
     tile('total (sum)', time(trace.total_ns), 'all durations added up'),
     tile('busy (union)', time(trace.busy_ns), trace.span_ns > 0 ? percent(trace.busy_ns / trace.span_ns) + ' of the span' : ''),
-    tile('idle', time(idle), 'span ' + time(trace.span_ns) + (devices > 1 ? ' over ' + devices + ' GPUs' : '')),
-    tile('kernels', count(kernels), plural(trace.ranking.length + trace.page.ranking_rest.names, 'name')),
+    tile('idle', time(idle), 'span ' + time(trace.span_ns) + (devices > 1 ? ' over ' + devices + ' ' + deviceWord(trace) + 's' : '')),
+    tile(deviceWord(trace) === 'GPU' ? 'kernels' : 'operations', count(kernels), plural(trace.ranking.length + trace.page.ranking_rest.names, 'name')),
     trace.page.steps.count > 0 ? tile('step (median)', time(trace.page.steps.median_ns), plural(trace.page.steps.count, 'step')) : null);
 }
 
@@ -27,7 +27,7 @@ function findings(trace) {
   const gain = (f) => (f.ceiling_ns > 0 ? h('p', {class: 'gain'}, 'Gain about ', h('strong', {text: time(f.gain_ns) + ' (' + factor(f.gain_ns) + ')'}),
     ', at most ' + time(f.ceiling_ns) + ' (' + factor(f.ceiling_ns) + ').') : null);
   return section('findings', 'Findings',
-    list.length ? note('Gains are of the ' + time(base) + ' that the GPU worked or waited inside steps. They overlap: do not add them.')
+    list.length ? note('Gains are of the ' + time(base) + ' that the ' + deviceWord(trace) + ' worked or waited inside steps. They overlap: do not add them.')
                 : note('Nothing stands out: no finding passed its threshold.'),
     h('ol', {class: 'findings'}, list.map((f) => h('li', {}, h('h3', {text: sentence(f.title)}), gain(f),
       f.evidence ? h('p', {text: sentence(f.evidence)}) : null,
@@ -46,8 +46,20 @@ function categories(trace, filter) {
       h('span', {class: 'value'}, h('strong', {text: percent(c.share)}), ' ' + milliseconds(c.total_ns) + ' ms, ' + plural(c.calls, 'call')));
   });
   return section('categories', 'Categories', h('ul', {class: 'bars'}, rows),
-    note('Share of the summed time of all GPU work. A category’s name shows its kernels in the ranking. No rule matched ' +
+    note('Share of the summed time of all ' + deviceWord(trace) + ' work. A category’s name shows its kernels in the ranking. No rule matched ' +
          percent(trace.other_share_of_kernels) + ' of kernel time (“Other”).'));
+}
+
+/** The ranking again without durations that cannot be real; nothing when all can. */
+function plausible(trace) {
+  const rows = trace.ranking_without_defects || [];
+  if (rows.length === 0) return null;
+  const left = trace.devices.reduce((sum, d) => sum + d.clock_defects, 0);
+  const columns = [{label: 'total ms', numeric: true}, {label: 'share', numeric: true}, {label: 'calls', numeric: true}, {label: 'kernel'}];
+  return section('plausible', 'Ranking without clock defects',
+    note('Without ' + plural(left, 'call') + ' whose duration cannot be real (see the findings). The first ' + count(Math.min(rows.length, 15)) + ' of ' + plural(rows.length, 'name') + '.'),
+    plainTable('Ranking without clock defects', columns,
+      rows.slice(0, 15).map((r) => [milliseconds(r.total_ns), percent(r.share), count(r.calls), kernelName(trace, r.name, 90)])));
 }
 
 function gaps(trace) {
@@ -55,31 +67,31 @@ function gaps(trace) {
   entries.sort((a, b) => b.hole.duration_ns - a.hole.duration_ns);
   const shown = entries.slice(0, 20), several = trace.devices.length > 1;
   const total = trace.devices.reduce((sum, d) => sum + d.hole_count, 0);
-  const columns = [{label: 'idle', numeric: true}, {label: 'begins at', numeric: true}, ...(several ? [{label: 'GPU'}] : []),
+  const columns = [{label: 'idle', numeric: true}, {label: 'begins at', numeric: true}, ...(several ? [{label: deviceWord(trace)}] : []),
                    {label: 'ended before it'}, {label: 'first after it'}];
-  const rows = shown.map(({hole, device}) => [time(hole.duration_ns), time(hole.offset_ns), ...(several ? [deviceName(device)] : []),
+  const rows = shown.map(({hole, device}) => [time(hole.duration_ns), time(hole.offset_ns), ...(several ? [deviceName(trace, device)] : []),
     kernelName(trace, hole.before, 90), kernelName(trace, hole.after, 90)]);
   const sum = shown.reduce((ns, e) => ns + e.hole.duration_ns, 0), idle = trace.span_ns - trace.busy_ns;
   return section('gaps', 'Idle gaps',
-    shown.length ? note('The longest of ' + plural(total, 'gap') + ' in which no work ran on the device' + (several ? ' (per GPU)' : '') +
+    shown.length ? note('The longest of ' + plural(total, 'gap') + ' in which no work ran on the device' + (several ? ' (per ' + deviceWord(trace) + ')' : '') +
                         '. Those shown are ' + percent(idle > 0 ? sum / idle : 0) + ' of all idle time (' + time(idle) + '). Times count from the first work of the device.')
                  : note('No gaps: the device always had work between the first and the last event.'),
     shown.length ? plainTable('Longest idle gaps', columns, rows) : null);
 }
 
-function deviceName(d) {
-  return visible(['GPU ' + String(d.id).replace(/^GPU\s*/i, ''), d.rank_label].filter(Boolean).join(' '));
+function deviceName(trace, d) {
+  return visible([deviceWord(trace) + ' ' + String(d.id).replace(/^GPU\s*/i, ''), d.rank_label].filter(Boolean).join(' '));
 }
 
 function devices(trace) {
-  const rows = trace.devices.map((d) => [deviceName(d) + (d.name ? ', ' + visible(d.name) : '') + (d.sm_count > 0 ? ', ' + d.sm_count + ' SMs' : ''), count(d.events),
+  const rows = trace.devices.map((d) => [deviceName(trace, d) + (d.name ? ', ' + visible(d.name) : '') + (d.sm_count > 0 ? ', ' + d.sm_count + ' SMs' : ''), count(d.events),
     milliseconds(d.total_ns), milliseconds(d.busy_ns), milliseconds(d.span_ns), milliseconds(d.idle_ns),
     d.span_ns > 0 ? percent(d.busy_ns / d.span_ns) : '', count(d.streams.length)]);
   const columns = ['device', 'events', 'total ms (sum)', 'busy ms (union)', 'span ms', 'idle ms', 'busy', 'streams'].map((label, i) => ({label, numeric: i > 0}));
   const windows = trace.devices.filter((d) => d.windows.length > 1).flatMap((d) => d.windows.map((w, i) => h('li', {text:
-    deviceName(d) + ', stretch ' + (i + 1) + ': ' + time(w.end_ns - w.start_ns) + ', busy ' +
+    deviceName(trace, d) + ', stretch ' + (i + 1) + ': ' + time(w.end_ns - w.start_ns) + ', busy ' +
     percent(w.end_ns > w.start_ns ? w.busy_ns / (w.end_ns - w.start_ns) : 1) + ', ' + plural(w.events, 'event')})));
-  const streams = trace.devices.flatMap((d) => d.streams.map((s) => [deviceName(d), visible(s.id), count(s.events), milliseconds(s.total_ns), milliseconds(s.busy_ns),
+  const streams = trace.devices.flatMap((d) => d.streams.map((s) => [deviceName(trace, d), visible(s.id), count(s.events), milliseconds(s.total_ns), milliseconds(s.busy_ns),
     count(s.overlapping_events), count(s.implausible_events)]));
   return section('devices', 'Devices and streams', plainTable('Devices', columns, rows),
     windows.length ? [note('A dominating gap splits the recording; each stretch for itself:'), h('ul', {}, windows)] : null,
@@ -102,7 +114,7 @@ function importSection(trace) {
     h('dl', {class: 'facts'}, facts.map(([name, value]) => [h('dt', {text: name}), h('dd', {text: value})])),
     r.notes.length ? h('ul', {}, r.notes.map((text) => h('li', {text: sentence(text)}))) : null,
     lanes.length ? h('details', {}, h('summary', {text: plural(lanes.length, 'row') + ' of the file'}), plainTable('Rows of the file',
-      [{label: 'process'}, {label: 'thread'}, {label: 'events', numeric: true}, {label: 'total ms', numeric: true}, {label: 'counted as GPU work'}],
+      [{label: 'process'}, {label: 'thread'}, {label: 'events', numeric: true}, {label: 'total ms', numeric: true}, {label: 'counted as work'}],
       lanes.map((l) => [visible(l.process), visible(l.thread), count(l.events), milliseconds(l.total_ns), l.work ? 'yes' : 'no']))) : null,
     left.map(([path, n]) => note('To bound the size of this file, ' + count(n) + ' entries of ' + visible(path) + ' are left out.')));
 }

@@ -12,7 +12,7 @@ class Timeline {
   }
 
   build() {
-    if (!this.views.length) return section('timeline', 'Timeline', note('There is no GPU work to draw.'));
+    if (!this.views.length) return section('timeline', 'Timeline', note('There is no work to draw.'));
     this.canvas = h('canvas', {
       tabindex: '0', role: 'application', 'aria-roledescription': 'timeline', 'aria-describedby': 'timeline-keys',
       pointermove: (e) => this.moved(e), pointerdown: (e) => this.pressed(e), pointerup: (e) => this.released(e),
@@ -72,7 +72,7 @@ class Timeline {
     this.names = view.kernels.map((k) => brief(this.trace, k.name));
     const used = [...new Set(view.kernels.map((k) => k.category))];
     this.legend.replaceChildren(...used.map((c) => h('span', {}, swatch(colourOf(this.trace, c)), labelOf(this.trace, c))));
-    this.canvas.setAttribute('aria-label', 'Timeline of GPU ' + visible(view.device) + ', ' + visible(view.title));
+    this.canvas.setAttribute('aria-label', 'Timeline of ' + deviceWord(this.trace) + ' ' + visible(view.device) + ', ' + visible(view.title));
     this.detail.replaceChildren(h('p', {text: 'Point at a kernel, or move to the timeline with Tab and use the arrow keys.'}));
     this.fit();
   }
@@ -222,7 +222,7 @@ class Timeline {
     const seen = view.start.reduce((n, s, i) => n + (s < to && s + view.duration[i] >= from ? 1 : 0), 0);
     let text = 'In view: ' + time(to - from) + ' from ' + time(from) + ', ' + plural(seen, 'event') + ', busy ' +
       percent(to > from ? busy / (to - from) : 0) + '. Time counts from the start of what is shown, ' + time(view.offset_ns || 0) +
-      ' after the first work of GPU ' + visible(view.device) + '.';
+      ' after the first work of ' + deviceWord(this.trace) + ' ' + visible(view.device) + '.';
     if (view.left_out > 0)
       text += ' Only the first ' + count(view.start.length) + ' events are in this file; ' + count(view.left_out) +
         ' later ones are left out to bound its size.';
@@ -332,7 +332,7 @@ class Timeline {
     const out = [labelOf(this.trace, v.kernels[v.kernel[i]].category) + ', ' + row.label.split(':')[0] + ', starts at ' + time(v.start[i])];
     const launch = launchText(v.shapes[v.shape[i]], v.sm_count);
     if (launch) out.push(launch);
-    if (this.gap[i] > 0) out.push('the GPU was idle for ' + time(this.gap[i]) + ' before it');
+    if (this.gap[i] > 0) out.push('the ' + deviceWord(this.trace) + ' was idle for ' + time(this.gap[i]) + ' before it');
     return out;
   }
 
