@@ -42,9 +42,9 @@ struct ApiModel {
   std::vector<std::string> names;  // ids it answers to; the first is its own
   int64_t created = 0;             // seconds since 1970
   SamplingParams recommended;
-  bool thinking = false;              // think unless the request says otherwise
-  int64_t default_max_tokens = 4096;  // where the request says nothing
-  int64_t max_choices = 128;          // n times prompts of one request
+  bool thinking = false;           // think unless the request says otherwise
+  int64_t default_max_tokens = 0;  // where the request says nothing; 0: what the context leaves
+  int64_t max_choices = 128;       // n times prompts of one request
   std::chrono::milliseconds timeout{0};
 };
 

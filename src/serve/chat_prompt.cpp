@@ -70,7 +70,8 @@ int64_t fitting_tokens(size_t prompt_tokens, const std::optional<int64_t>& max_t
     throw ApiError(400, "invalid_request_error",
                    fmt::format("the prompt has {} tokens, the context holds {}: shorten it", prompt, context),
                    "messages", "context_length_exceeded");
-  const int64_t room = context - prompt, wanted = max_tokens.value_or(api.model().default_max_tokens);
+  const int64_t room = context - prompt, usual = api.model().default_max_tokens;
+  const int64_t wanted = max_tokens.value_or(usual > 0 ? usual : room);
   if (max_tokens && wanted > room)
     warnings.push_back(fmt::format("max_tokens {} is more than the context of {} leaves behind the prompt: {} is used",
                                    wanted, context, room));

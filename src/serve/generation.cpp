@@ -97,6 +97,7 @@ class RunningGeneration final : public Generation, public std::enable_shared_fro
     r.stop_ids.insert(r.stop_ids.end(), request_.stop_ids.begin(), request_.stop_ids.end());
     r.thinking = request_.thinking;
     r.prompt_logprobs = request_.prompt_logprobs;
+    r.prefix = request_.prefix;
     job.listener = std::make_shared<Port>(shared_from_this(), choice);
     if (request_.timeout.count() > 0) job.deadline = times_.submitted + request_.timeout;
     return job;
@@ -110,6 +111,7 @@ class RunningGeneration final : public Generation, public std::enable_shared_fro
     } else if (observer_ && c.last_at != Clock::time_point{}) {
       observer_->next_token(seconds(event.at - c.last_at));
     }
+    if (c.last_token < 0 && choice % request_.n == 0) times_.usage.cached_tokens += event.cached_tokens;
     times_.last_token = c.last_at = event.at;
     c.last_token = token;
     ++times_.usage.completion_tokens;

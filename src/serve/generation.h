@@ -36,6 +36,7 @@ struct TextRequest {
   TextOptions text;                      // how tokens become text: chat, thinking, stop strings
   bool one_call = false;                 // tool calls beyond the first are left out (parallel_tool_calls: false)
   std::chrono::milliseconds timeout{0};  // 0: none
+  PrefixUse prefix;
 };
 
 /// Tokens of all choices of a request.

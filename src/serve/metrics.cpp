@@ -69,10 +69,17 @@ struct Metrics::Impl {
   prometheus::Counter& generated_total = counter("vllm:generation_tokens_total", "Tokens generated");
   prometheus::Gauge& running = gauge("vllm:num_requests_running", "Outputs being generated");
   prometheus::Gauge& waiting = gauge("vllm:num_requests_waiting", "Outputs that wait for their turn");
-  prometheus::Gauge& cache = gauge("vllm:kv_cache_usage_perc", "Share of the cache pages in use, 0 to 1");
+  prometheus::Gauge& cache =
+      gauge("vllm:kv_cache_usage_perc", "Share of the cache pages that running outputs use, 0 to 1");
   prometheus::Gauge& cache_bytes = gauge("fathom_cache_bytes", "Memory of the cache");
   prometheus::Gauge& cache_tokens = gauge("fathom_cache_tokens", "Tokens that the cache holds");
   prometheus::Gauge& context = gauge("fathom_context_tokens", "Most tokens of one request");
+  prometheus::Counter& prefix_queries =
+      counter("vllm:prefix_cache_queries_total", "Tokens that were looked for in the prefix cache");
+  prometheus::Counter& prefix_hits = counter("vllm:prefix_cache_hits_total", "Tokens that were found in it");
+  prometheus::Counter& preemptions = counter("vllm:num_preemptions_total", "Times that an output gave way to others");
+  prometheus::Counter& recomputed =
+      counter("fathom_recomputed_tokens_total", "Tokens computed again behind a preemption");
   prometheus::Counter& steps = counter("fathom_engine_steps_total", "Steps of the engine");
   prometheus::Counter& failures = counter("fathom_engine_failures_total", "Steps that failed");
   prometheus::Counter& refusals = counter("fathom_requests_refused_total", "Requests refused for lack of room (429)");
@@ -119,9 +126,11 @@ void raise(prometheus::Counter& counter, int64_t value) {
   if (more > 0) counter.Increment(more);
 }
 
+/// Of the pages, those that running requests need. What only the prefix cache holds is given up when it is wanted.
 double used_share(const Cache::Usage& u) {
-  const double window = u.window_total ? 1.0 - double(u.window_free) / u.window_total : 0;
-  const double entries = u.entry_total ? 1.0 - double(u.entry_free) / u.entry_total : 0;
+  const auto share = [](int32_t total, int32_t free) { return total ? 1.0 - double(free) / total : 0.0; };
+  const double window = share(u.window_total, u.window_free + u.window_cached);
+  const double entries = share(u.entry_total, u.entry_free + u.entry_cached);
   return std::max(window, entries);
 }
 
@@ -139,6 +148,10 @@ std::string Metrics::text(const Service::Snapshot& service, const Backend::Limit
   raise(m.prompt_total, service.engine.prompt_tokens);
   raise(m.generated_total, service.engine.generated_tokens);
   raise(m.steps, service.engine.steps);
+  raise(m.prefix_queries, service.engine.prefix.opened_tokens);
+  raise(m.prefix_hits, service.engine.prefix.hit_tokens);
+  raise(m.preemptions, service.engine.preemptions);
+  raise(m.recomputed, service.engine.recomputed_tokens);
   raise(m.failures, service.failures);
   m.connections.Set(static_cast<double>(http.connections));
   raise(m.accepted, http.accepted);

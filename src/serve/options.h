@@ -23,10 +23,10 @@ struct ServeOptions {
   int64_t max_running = 32, max_waiting = 256;
   int64_t chunk = 256, chunk_beside_decode = 64;
   int64_t max_connections = 4096, max_body_mib = 32;
-  int64_t default_max_tokens = 4096;
+  int64_t default_max_tokens = 0;
   double request_timeout = 0, write_timeout = 30, drain_timeout = 30, health_timeout = 10;  // seconds; 0: none
   // The rest.
-  bool thinking = false;
+  bool thinking = false, no_prefix_cache = false;
   std::string ops = "cpu";
   int64_t threads = 0;
   std::string profile_dir = ".";

@@ -86,6 +86,7 @@ CommonFields read_common(Fields& fields, const ApiModel& model, uint64_t random,
     request.stop_ids.push_back(static_cast<int32_t>(id));
   request.text.include_stop = fields.boolean("include_stop_str_in_output").value_or(false);
   request.text.stop_in_reasoning = fields.boolean("stop_in_reasoning").value_or(false);
+  request.prefix.salt = fields.text("cache_salt").value_or("");
   request.timeout = model.timeout;
   if (const auto v = fields.number("timeout", 0.001, 86400)) {
     const auto wanted = std::chrono::milliseconds(static_cast<int64_t>(*v * 1000));

@@ -14,8 +14,8 @@ struct CommonFields {
 };
 
 /// Reads model, stream, stream_options, n, seed, temperature, top_p, top_k, min_p, the penalties, logit_bias,
-/// min_tokens, ignore_eos, stop, stop_token_ids, include_stop_str_in_output, stop_in_reasoning, timeout, and what
-/// changes nothing (user, metadata...). `random` is the seed where the request has none. Throws ApiError.
+/// min_tokens, ignore_eos, cache_salt, stop, stop_token_ids, include_stop_str_in_output, stop_in_reasoning, timeout,
+/// and what changes nothing (user, metadata...). `random` is the seed where the request has none. Throws ApiError.
 CommonFields read_common(Fields& fields, const ApiModel& model, uint64_t random, TextRequest& request);
 
 /// The header that names what was accepted but does nothing; nothing when there is nothing to say.

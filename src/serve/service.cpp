@@ -231,6 +231,7 @@ void Service::Impl::take(const GenerationEvent& e) {
   if (e.token.token >= 0) {
     JobEvent event;
     event.token = e.token, event.prompt_tokens = e.prompt_tokens;
+    event.cached_tokens = e.cached_tokens;
     event.at = last_token = Clock::now();
     batch.emplace_back(live.at(id).listener, std::move(event));
   }

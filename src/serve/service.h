@@ -41,6 +41,7 @@ struct JobEvent {
   Kind kind = Kind::token;
   SampledToken token;                       // token
   std::vector<SampledToken> prompt_tokens;  // with the first token, when the request asked for prompt_logprobs
+  int64_t cached_tokens = 0;                // token: of the prompt, found in the prefix cache
   EndReason end = EndReason::stop;          // end
   std::string error;                        // end: why, in one line; empty for stop, length and cancelled
   Clock::time_point at;                     // when the engine had it
