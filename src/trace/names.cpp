@@ -124,9 +124,8 @@ bool is_wrapper(std::string_view base) {
   const size_t colons = base.rfind("::");
   const std::string_view last = colons == std::string_view::npos ? base : base.substr(colons + 2);
   return last == "Kernel" || last == "Kernel2" || last == "device_kernel" || last == "GemmUniversal" ||
-         last.ends_with("elementwise_kernel") || last.ends_with("elementwise_kernel_with_index") ||
-         last == "reduce_kernel" || last.starts_with("multi_tensor_apply") || last == "vectorized_gather_kernel" ||
-         last.starts_with("unrolled_elementwise") || last == "index_elementwise_kernel";
+         last.find("elementwise_kernel") != std::string_view::npos || last == "reduce_kernel" ||
+         last.starts_with("multi_tensor_apply");
 }
 
 /// Tensile (rocBLAS, hipBLASLt): "Cijk_Alik_Bljk_BBS_BH_..._MT16x16x256_..." -> "Cijk_Alik_Bljk_BBS_BH MT16x16x256".
@@ -178,10 +177,12 @@ std::string with_arguments(std::string base, const std::vector<std::string>& arg
   return list.empty() ? base : fmt::format("{}<{}>", base, list);
 }
 
-/// The last component of a name that does not fit with its namespaces.
+/// Of a brief name that does not fit: without namespaces; of a wrapper then what it wraps alone.
 std::string fitted_base(std::string base, size_t width) {
   for (size_t at = base.find("::"); text_width(base) > width && at != std::string::npos; at = base.find("::"))
     base.erase(0, at + 2);
+  if (const size_t what = base.find(" ["); text_width(base) > width && what != std::string::npos)
+    return base.substr(what + 2, base.size() - what - 3);
   return base;
 }
 
