@@ -42,12 +42,14 @@ void SamplingParams::check(int64_t vocab) const {
 
 Sampler::Sampler(SamplingParams params, std::span<const int32_t> prompt, int64_t vocab) : params_(std::move(params)) {
   params_.check(vocab);
+  if (params_.repetition_penalty == 1 && params_.frequency_penalty == 0 && params_.presence_penalty == 0) return;
   seen_.assign(static_cast<size_t>(vocab), 0);
   counts_.assign(static_cast<size_t>(vocab), 0);
   for (int32_t token : prompt) seen_[static_cast<size_t>(token)] = 1;
 }
 
 void Sampler::accept(int32_t token) {
+  if (seen_.empty()) return;
   seen_[static_cast<size_t>(token)] = 1;
   ++counts_[static_cast<size_t>(token)];
 }
@@ -57,7 +59,7 @@ void Sampler::adjust(std::span<const int32_t> banned) {
   const auto repetition = static_cast<float>(params_.repetition_penalty);
   const auto frequency = static_cast<float>(params_.frequency_penalty),
              presence = static_cast<float>(params_.presence_penalty);
-  if (repetition != 1 || frequency != 0 || presence != 0) {
+  if (!seen_.empty()) {
     for (size_t i = 0; i < logits_.size(); ++i) {
       if (seen_[i]) logits_[i] = logits_[i] > 0 ? logits_[i] / repetition : logits_[i] * repetition;
       if (counts_[i] > 0) logits_[i] -= frequency * static_cast<float>(counts_[i]) + presence;

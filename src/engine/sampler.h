@@ -64,8 +64,8 @@ class Sampler {
   int32_t draw(int64_t position);
 
   SamplingParams params_;
-  std::vector<uint8_t> seen_;    // in prompt or output
-  std::vector<int32_t> counts_;  // in the output
+  std::vector<uint8_t> seen_;    // in prompt or output; empty without penalties
+  std::vector<int32_t> counts_;  // in the output; empty without penalties
   std::vector<float> logits_;    // working copy
   std::vector<std::pair<float, int32_t>> ranked_;
 };
