@@ -39,13 +39,13 @@ int32_t checked_pages(int64_t n, const char* what) {
 
 }  // namespace
 
-Cache::Cache(const ModelConfig& config, const CacheBudget& budget)
+Cache::Cache(const ModelConfig& config, const CacheBudget& budget, std::shared_ptr<ops::ComputeDevice> device)
     : config_(config),
       budget_(budget),
       windows_(checked_pages(pool_pages(budget).window, "window rows")),
       entries_(checked_pages(pool_pages(budget).entry, "entries")),
       sequences_(static_cast<size_t>(budget.sequences)),
-      memory_(make_host_memory()) {
+      memory_(make_memory(std::move(device))) {
   for (int32_t i = budget.sequences - 1; i >= 0; --i) free_ids_.push_back(i);
   for (auto i = static_cast<int32_t>(states_of(budget)) - 1; i >= 0; --i) free_states_.push_back(i);
   make_layers();
@@ -286,25 +286,28 @@ int32_t Cache::entry_write_row(SequenceId id, int ratio, int64_t entry) const {
 }
 
 void Cache::copy_window_page(int32_t from, int32_t to) {
+  ops::ComputeDevice& device = memory_->device();
   for (const LayerCache& l : layers_)
-    std::memcpy(l.window.data + to * l.window.stride, l.window.data + from * l.window.stride,
+    device.copy(l.window.data + to * l.window.stride, l.window.data + from * l.window.stride,
                 static_cast<size_t>(l.window.stride));
 }
 
 void Cache::copy_entry_page(int32_t from, int32_t to) {
+  ops::ComputeDevice& device = memory_->device();
   for (const LayerCache& l : layers_) {
     if (l.entries.data)
-      std::memcpy(l.entries.data + to * l.entries.stride, l.entries.data + from * l.entries.stride,
+      device.copy(l.entries.data + to * l.entries.stride, l.entries.data + from * l.entries.stride,
                   static_cast<size_t>(l.entries.stride));
     if (l.index.data)
-      std::memcpy(l.index.data + to * l.index.stride, l.index.data + from * l.index.stride,
+      device.copy(l.index.data + to * l.index.stride, l.index.data + from * l.index.stride,
                   static_cast<size_t>(l.index.stride));
   }
 }
 
 void Cache::copy_state(int32_t from, int32_t to) {
+  ops::ComputeDevice& device = memory_->device();
   const auto copy = [&](const View<float, 3>& v) {
-    if (v.data) std::memcpy(&v(to, 0, 0), &v(from, 0, 0), static_cast<size_t>(v.stride[0]) * sizeof(float));
+    if (v.data) device.copy(&v(to, 0, 0), &v(from, 0, 0), static_cast<size_t>(v.stride[0]) * sizeof(float));
   };
   for (const LayerCache& l : layers_) copy(l.state_k), copy(l.state_g), copy(l.index_state_k), copy(l.index_state_g);
 }

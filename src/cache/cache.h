@@ -62,7 +62,9 @@ class Cache {
   static constexpr int kWindowPage = 64, kEntryPage = 256;  // tokens
   static constexpr int kRing4 = 16, kRing128 = 256;         // tokens
 
-  Cache(const ModelConfig& config, const CacheBudget& budget);
+  /// In the memory of `device`, whose stream the model works on.
+  Cache(const ModelConfig& config, const CacheBudget& budget,
+        std::shared_ptr<ops::ComputeDevice> device = ops::host_device());
 
   /// Bytes that a cache of this budget takes, before making it.
   static int64_t bytes_needed(const ModelConfig& config, const CacheBudget& budget);

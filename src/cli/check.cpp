@@ -7,13 +7,14 @@
 #include "base/file.h"
 #include "base/threads.h"
 #include "cli/commands.h"
+#include "cli/device.h"
 #include "engine/self_check.h"
 
 namespace fathom::cli {
 namespace {
 
 struct Flags {
-  std::string model, goldens, ops = "cpu";
+  std::string model, goldens, ops = "cpu", device = "auto";
   int64_t threads = 0;
 };
 
@@ -24,10 +25,10 @@ void print(const std::string& line) {
 int check(const Flags& f, const Parser& parser) {
   if (parser.given("--goldens") && f.goldens.empty()) throw UsageError("--goldens needs the name of a folder");
   if (f.threads > 0) set_thread_count(static_cast<int>(f.threads));
-  const auto model = load_model(f.model);
+  const auto model = load_model(f.model, {}, device_for(f.device, parser.given("--ops")));
   for (const auto& field : model->config().unknown_fields)
     std::fprintf(stderr, "note: config.json has a field that fathom does not know: %s\n", field.c_str());
-  SelfCheckOptions options{f.ops, f.goldens};
+  SelfCheckOptions options{model->device().shares_host_memory() ? f.ops : model->fast_ops(), f.goldens};
   const auto beside = std::filesystem::path(f.model) / "goldens";
   if (options.goldens.empty() && std::filesystem::is_directory(beside)) options.goldens = beside;
   int passed = 0, failed = 0, skipped = 0;
@@ -48,6 +49,7 @@ Command check_command() {
             p.positional("MODEL", f->model, "Folder of a checkpoint");
             p.option("--goldens", f->goldens, "Folder of golden vectors (default: MODEL/goldens, if there is one)");
             p.choice("--ops", f->ops, {"cpu", "ref"}, "Operations to test");
+            p.choice("--device", f->device, {"auto", "cpu", "cuda"}, "Where to run; auto: on the GPU if there is one");
             p.option("--threads", f->threads, "Threads; 0: all processors", 0, 4096);
             p.footer("Exit status: 0 all passed, 1 a check failed or bad input, 2 usage.");
             Parser* parser = &p;

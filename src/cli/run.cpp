@@ -13,6 +13,7 @@
 #include "base/threads.h"
 #include "base/utf8.h"
 #include "cli/commands.h"
+#include "cli/device.h"
 #include "engine/engine.h"
 #include "engine/loaded_model.h"
 #include "engine/text_stream.h"
@@ -31,7 +32,7 @@ double seconds_between(Clock::time_point a, Clock::time_point b) {
 }
 
 struct Flags {
-  std::string model, prompt, system, think, profile, ops = "cpu";
+  std::string model, prompt, system, think, profile, ops = "cpu", device = "auto";
   std::vector<std::string> stop;
   bool chat = false, json = false, stats = false, ignore_eos = false, quiet = false;
   int64_t max_tokens = 256, top_k = 0, seed = 0, threads = 0, context = 16384, chunk = 512;
@@ -159,12 +160,13 @@ class Printer {
   bool quiet_, terminal_, thinking_ = false;
 };
 
-Outcome generate(const Flags& f, const LoadedModel& m, Recorder& recorder, std::vector<int32_t> prompt,
+/// `recorder` may be null.
+Outcome generate(const Flags& f, const LoadedModel& m, Recorder* recorder, std::vector<int32_t> prompt,
                  const SamplingParams& sampling) {
   Outcome out;
   out.prompt_tokens = static_cast<int64_t>(prompt.size());
   EngineOptions options;
-  options.ops = f.ops;
+  options.ops = m.device().shares_host_memory() ? f.ops : m.fast_ops();
   options.max_sequences = 1;
   options.chunk_tokens = f.chunk;
   options.max_context =
@@ -173,7 +175,7 @@ Outcome generate(const Flags& f, const LoadedModel& m, Recorder& recorder, std::
   if (out.prompt_tokens >= options.max_context)
     fail("the prompt has {} tokens, --context allows {} (the model up to {})", out.prompt_tokens, options.max_context,
          m.config().max_positions);
-  Engine engine(m.config(), m.weights, options, &recorder);
+  Engine engine(m.config(), m.weights, options, recorder);
   TextStream text(m.tokenizer, {f.chat, !f.think.empty(), f.stop});
   Printer printer(f.json);
 
@@ -238,12 +240,14 @@ void print_report(const Flags& f, const LoadedModel& m, const Outcome& o, const 
   else
     text += fmt::format("first token after {:.1f} ms ({:.0f} tokens/s prefill); {} tokens", o.first_seconds * 1e3,
                         o.prefill_rate(), o.tokens.size());
-  if (o.tokens.size() > 1)
-    text += fmt::format(", {:.1f} tokens/s decode; {} touched a token, {:.2f} GB/s", o.decode_rate(),
-                        human_bytes(o.decode_bytes), o.decode_bytes * o.decode_rate() / 1e9);
-  text += fmt::format("; ended by {}; loaded {} in {:.2f} s, {} threads]\n",
-                      o.interrupted ? "interrupt" : name_of(o.finish),
-                      human_bytes(static_cast<double>(m.checkpoint.total_bytes())), m.load_seconds, thread_count());
+  if (o.tokens.size() > 1) text += fmt::format(", {:.1f} tokens/s decode", o.decode_rate());
+  if (o.tokens.size() > 1 && o.decode_bytes > 0)
+    text += fmt::format("; {} touched a token, {:.2f} GB/s", human_bytes(o.decode_bytes),
+                        o.decode_bytes * o.decode_rate() / 1e9);
+  const std::string where =
+      m.device().shares_host_memory() ? fmt::format("{} threads", thread_count()) : printable(m.device().name());
+  text += fmt::format("; ended by {}; loaded {} in {:.2f} s, {}]\n", o.interrupted ? "interrupt" : name_of(o.finish),
+                      human_bytes(static_cast<double>(m.checkpoint.total_bytes())), m.load_seconds, where);
   std::fputs(text.c_str(), stderr);
   for (const auto& call : o.calls)
     std::fprintf(stderr, "[call of %s: %s]\n", printable(call.name).c_str(), printable(call.arguments, 2000).c_str());
@@ -292,7 +296,8 @@ int run(const Flags& f, const Parser& parser) {
   if (!f.profile.empty()) check_output_path(f.profile);
   const bool prompt_given = parser.given("PROMPT");
   catch_interrupts();
-  const auto model = load_model(f.model);
+  const auto device = device_for(f.device, parser.given("--ops"));
+  const auto model = load_model(f.model, {}, device);
   if (parser.given("--context") && f.context > model->config().max_positions)
     fail("--context {}: the model has positions for {} tokens (max_position_embeddings in config.json)", f.context,
          model->config().max_positions);
@@ -309,8 +314,10 @@ int run(const Flags& f, const Parser& parser) {
   sampling.frequency_penalty = f.frequency, sampling.presence_penalty = f.presence;
   sampling.seed = static_cast<uint64_t>(f.seed);
 
+  // On a GPU spans make every op wait for its end, so there they are taken only on demand.
   Recorder recorder;
-  Outcome out = generate(f, *model, recorder, encode_prompt(f, *model, prompt), sampling);
+  const bool record = device->shares_host_memory() || f.stats || !f.profile.empty();
+  Outcome out = generate(f, *model, record ? &recorder : nullptr, encode_prompt(f, *model, prompt), sampling);
   out.decode_bytes = decode_bytes(recorder, (out.prompt_tokens + f.chunk - 1) / f.chunk);
   if (f.json) print_json(*model, out);
   print_report(f, *model, out, recorder);
@@ -360,6 +367,7 @@ Command run_command() {
         p.option("--chunk", f->chunk, "Prompt tokens processed in one step", 1, 1 << 16);
         p.option("--threads", f->threads, "Threads; 0: all processors", 0, 4096);
         p.choice("--ops", f->ops, {"cpu", "ref"}, "Operations: fast, or the slow exact references");
+        p.choice("--device", f->device, {"auto", "cpu", "cuda"}, "Where to run; auto: on the GPU if there is one");
         p.footer(
             "Examples:\n  fathom run models/fairy --chat \"Tell me a story about a king and a dragon.\"\n"
             "  echo \"Once upon a time\" | fathom run models/fairy --temperature 0 --stats\n"

@@ -58,8 +58,8 @@ Engine::Engine(const ModelConfig& config, const Weights& weights, const EngineOp
       max_context_(options.max_context > 0 ? std::min(options.max_context, config.max_positions)
                                            : config.max_positions),
       recorder_(recorder),
-      model_(config, weights, ops::op_table(options.ops)),
-      cache_(config, budget_of(options_)),
+      model_(config, weights, ops::op_table(options.ops, weights.memory->device().info())),
+      cache_(config, budget_of(options_), weights.memory->shared_device()),
       prefix_(cache_),
       scheduler_(cache_, prefix_, options_) {
   model_.set_recorder(recorder);

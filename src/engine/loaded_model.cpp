@@ -48,7 +48,8 @@ SamplingParams read_recommended(const std::filesystem::path& file, int64_t vocab
 
 }  // namespace
 
-std::unique_ptr<LoadedModel> load_model(const std::filesystem::path& folder, const LoadOptions& options) {
+std::unique_ptr<LoadedModel> load_model(const std::filesystem::path& folder, const LoadOptions& options,
+                                        std::shared_ptr<ops::ComputeDevice> device) {
   const auto start = std::chrono::steady_clock::now();
   Checkpoint checkpoint(folder);
   text::Tokenizer tokenizer = text::Tokenizer::load(folder / "tokenizer.json");
@@ -65,7 +66,7 @@ std::unique_ptr<LoadedModel> load_model(const std::filesystem::path& folder, con
     progress.update(done);
     if (options.progress) options.progress(done, total);
   };
-  Weights weights = load_weights(checkpoint, make_host_memory(), load);
+  Weights weights = load_weights(checkpoint, make_memory(std::move(device)), load);
   checkpoint.release_all();
   auto model = std::make_unique<LoadedModel>(
       LoadedModel{std::move(checkpoint), std::move(weights), std::move(tokenizer), std::move(recommended), 0});

@@ -43,10 +43,14 @@ struct Golden {
 class Session {
  public:
   Session(const LoadedModel& m, const std::string& ops, int64_t tokens, int32_t sequences = 2)
-      : model_(m.config(), m.weights, ops::op_table(ops)), cache_(m.config(), CacheBudget{tokens, sequences, -1, 0}) {}
+      : Session(m, m.weights, ops, tokens, sequences) {}
+  Session(const LoadedModel& m, const Weights& weights, const std::string& ops, int64_t tokens, int32_t sequences)
+      : model_(m.config(), weights, ops::op_table(ops, weights.memory->device().info())),
+        cache_(m.config(), CacheBudget{tokens, sequences, -1, 0}, weights.memory->shared_device()) {}
 
   SequenceId create() { return cache_.create(); }
   Cache& cache() { return cache_; }
+  Transformer& model() { return model_; }
 
   Rows feed(SequenceId id, std::span<const int32_t> tokens, WantLogits want) {
     const SegmentRequest request{id, tokens, want};
@@ -152,6 +156,31 @@ CheckResult batch_equals_alone(const LoadedModel& m, const std::string& ops) {
                       same ? "the same bits alone and together" : "logits differ")};
 }
 
+/// Steps that the device replays must give the bits of steps that are launched op by op.
+CheckResult recorded_equals_launched(const LoadedModel& m, const std::string& ops) {
+  constexpr size_t kPrompt = 20, kSteps = 140;
+  if (m.weights.memory->device().shares_host_memory())
+    return {"recorded steps", Verdict::skipped, "the processor records none"};
+  const auto ids = test_prompt(m, kPrompt + kSteps);
+  std::vector<Rows> results[2];
+  for (const bool recorded : {false, true}) {
+    Session s(m, ops, 4096, 3);
+    s.model().use_graphs(recorded);
+    const SequenceId sequences[] = {s.create(), s.create(), s.create()};
+    for (size_t i = 0; i < 3; ++i) s.feed(sequences[i], std::span(ids).first(kPrompt - i), WantLogits::last);
+    for (size_t step = 0; step < kSteps; ++step) {
+      std::vector<SegmentRequest> together;  // one, two and three at a time: sizes that are filled up too
+      for (size_t i = 0; i <= step % 3; ++i)
+        together.push_back({sequences[i], std::span(ids).subspan(kPrompt + step, 1), WantLogits::last});
+      results[recorded].push_back(s.step(together));
+    }
+  }
+  size_t differing = 0;
+  for (size_t step = 0; step < kSteps; ++step) differing += results[0][step] != results[1][step];
+  return {"recorded steps", differing == 0 ? Verdict::passed : Verdict::failed,
+          fmt::format("{} steps of 1 to 3 sequences: {} differ from steps launched op by op", kSteps, differing)};
+}
+
 CheckResult rollback_is_exact(const LoadedModel& m, const std::string& ops) {
   const auto ids = test_prompt(m, 140);
   Session s(m, ops, 2048, 3);
@@ -172,8 +201,12 @@ CheckResult rollback_is_exact(const LoadedModel& m, const std::string& ops) {
 CheckResult against_reference(const LoadedModel& m, const std::string& ops) {
   if (ops == "ref") return {"reference ops", Verdict::skipped, "the references themselves are being checked"};
   const bool small = m.checkpoint.total_bytes() < (uint64_t{1} << 30);
+  const bool on_host = m.weights.memory->device().shares_host_memory();
+  if (!on_host && !small)
+    return {"reference ops", Verdict::skipped, "the references would need all weights in host memory too"};
   const auto ids = test_prompt(m, small ? 160 : 4);
-  Session fast(m, ops, 512, 1), slow(m, "ref", 512, 1);
+  const Weights host = on_host ? Weights{} : load_weights(m.checkpoint, make_host_memory());
+  Session fast(m, ops, 512, 1), slow(m, on_host ? m.weights : host, "ref", 512, 1);
   const Rows a = fast.feed(fast.create(), ids, WantLogits::all), b = slow.feed(slow.create(), ids, WantLogits::all);
   Closeness c;
   for (size_t i = 0; i < a.size(); ++i) c.add(a[i], b[i].data());
@@ -242,6 +275,7 @@ bool self_check(const LoadedModel& m, const SelfCheckOptions& options,
   take(prefill_equals_decode(m, options.ops));
   take(batch_equals_alone(m, options.ops));
   take(rollback_is_exact(m, options.ops));
+  take(recorded_equals_launched(m, options.ops));
   take(against_reference(m, options.ops));
   if (goldens.empty()) take({"goldens", Verdict::skipped, "none given (--goldens FOLDER)"});
   for (const auto& file : goldens) take(golden(m, options.ops, file));

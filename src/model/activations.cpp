@@ -12,7 +12,7 @@ class Layout {
   View<T, sizeof...(Sizes)> take(Sizes... sizes) {
     View<T, sizeof...(Sizes)> view(base_ ? reinterpret_cast<T*>(base_ + used_) : nullptr,
                                    static_cast<int64_t>(sizes)...);
-    used_ += (static_cast<size_t>(view.count()) * sizeof(T) + 63) / 64 * 64;
+    used_ += (static_cast<size_t>(view.count()) * sizeof(T) + 255) / 256 * 256;
     return view;
   }
   Quantized quantized(int64_t rows, int64_t columns) {
@@ -67,13 +67,12 @@ Activations lay_out(Layout& at, const ModelConfig& c, int64_t t, int64_t rows, b
 Activations ActivationMemory::get(int64_t tokens, int64_t rows) {
   Layout count(nullptr);
   lay_out(count, config_, tokens, rows, features_);
-  if (count.used() > capacity_) {
-    base_ = nullptr, capacity_ = 0;
-    memory_ = make_host_memory();  // frees the old memory before the new one is taken
-    base_ = memory_->allocate(count.used());
-    capacity_ = count.used();
+  if (count.used() > memory_.size()) {
+    memory_ = {};  // frees the old memory before the new one is taken
+    memory_ = ops::DeviceBuffer(device_, count.used());
+    ++generation_;
   }
-  Layout place(base_);
+  Layout place(memory_.data());
   return lay_out(place, config_, tokens, rows, features_);
 }
 

@@ -49,16 +49,19 @@ struct Activations {
 /// Owns the memory and grows it when a larger step comes. Allocation happens only then.
 class ActivationMemory {
  public:
-  ActivationMemory(const ModelConfig& config, bool draft_features) : config_(config), features_(draft_features) {}
+  ActivationMemory(const ModelConfig& config, bool draft_features, ops::ComputeDevice& device)
+      : config_(config), features_(draft_features), device_(device) {}
   Activations get(int64_t tokens, int64_t rows);
-  size_t bytes() const { return capacity_; }
+  size_t bytes() const { return memory_.size(); }
+  /// Changes whenever the memory has moved.
+  int64_t generation() const { return generation_; }
 
  private:
   const ModelConfig& config_;
   bool features_;
-  std::unique_ptr<WeightMemory> memory_;
-  std::byte* base_ = nullptr;
-  size_t capacity_ = 0;
+  ops::ComputeDevice& device_;
+  ops::DeviceBuffer memory_;
+  int64_t generation_ = 0;
 };
 
 }  // namespace fathom

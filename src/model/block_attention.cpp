@@ -115,7 +115,7 @@ void BlockOps::select(const StepBatch& batch, const BlockWeights& block, const L
   s.keys = cache.index, s.pages = batch.pages, s.sequence = batch.sequence, s.visible = batch.visible4;
   s.topk = config_.index_topk;
   s.index = act.selected, s.length = act.selected_length;
-  const int64_t keys = recorder_ ? rows_seen(batch.visible4) : 0;
+  const int64_t keys = can_count() ? rows_seen(batch.visible4) : 0;
   run(ops_.index_select, "index_select", s, keys * (ops::kIndexCodeBytes + ops::kIndexScaleBytes),
       2 * keys * config_.index_heads * ops::kIndexDim, {tokens, config_.index_heads});
 }
@@ -134,7 +134,7 @@ void BlockOps::attend(const BlockWeights& block, View<const int32_t, 1> position
   a.position = position, a.rope_freq = frequencies(block.ratio);
   a.out = act.o;
   int64_t rows = 0;
-  if (recorder_) rows = rows_seen(window.length) + (extra.length.data ? rows_seen(extra.length) : 0);
+  if (can_count()) rows = rows_seen(window.length) + (extra.length.data ? rows_seen(extra.length) : 0);
   run(ops_.sparse_attention, "sparse_attention", a, rows * ops::page_bytes(format, 1) + 2 * bytes_of(act.q),
       4 * rows * heads * config_.head_dim, {tokens, heads, rows});
 }

@@ -1,5 +1,8 @@
 #include "model/block_ops.h"
 
+#include <algorithm>
+
+#include "base/error.h"
 #include "model/cost.h"
 #include "model/rope.h"
 
@@ -7,15 +10,40 @@ namespace fathom {
 
 using cost::bytes_of;
 
-BlockOps::BlockOps(const ModelConfig& config, const ops::OpTable& ops)
-    : config_(config),
-      ops_(ops),
-      plain_freq_(rope_frequencies(config.rope_theta, config.rope_dim, nullptr)),
-      compressed_freq_(rope_frequencies(config.compress_rope_theta, config.rope_dim, &config.yarn)) {}
+BlockOps::BlockOps(const ModelConfig& config, const ops::OpTable& ops, ops::ComputeDevice& device)
+    : config_(config), ops_(ops), device_(device) {
+  std::vector<float> tables = rope_frequencies(config.rope_theta, config.rope_dim, nullptr);
+  const auto compressed = rope_frequencies(config.compress_rope_theta, config.rope_dim, &config.yarn);
+  tables.insert(tables.end(), compressed.begin(), compressed.end());
+  frequencies_ = ops::DeviceBuffer(device, tables.size() * sizeof(float));
+  device.upload(frequencies_.data(), tables.data(), frequencies_.size());
+}
 
 View<const float, 1> BlockOps::frequencies(int ratio) const {
-  const auto& table = ratio > 0 ? compressed_freq_ : plain_freq_;
-  return View<const float, 1>(table.data(), table.size());
+  const int64_t count = config_.rope_dim / 2;
+  return View<const float, 1>(reinterpret_cast<const float*>(frequencies_.data()) + (ratio > 0 ? count : 0), count);
+}
+
+size_t BlockOps::workspace_bytes() const {
+  size_t bytes = 0;
+  for (const auto& [op, buffer] : workspaces_) bytes += buffer.size();
+  return bytes;
+}
+
+void* BlockOps::workspace(const void* op, size_t bytes) {
+  const auto same = [op](const auto& w) { return w.first == op; };
+  auto at = std::find_if(workspaces_.begin(), workspaces_.end(), same);
+  if (at == workspaces_.end()) at = workspaces_.insert(at, {op, ops::DeviceBuffer()});
+  if (bytes > at->second.size()) {
+    at->second = ops::DeviceBuffer();  // frees the old memory before the new one is taken
+    at->second = ops::DeviceBuffer(device_, bytes);
+    ++generation_;
+  }
+  return at->second.data();
+}
+
+void no_variant(const char* op, std::string_view variant) {
+  fail("operation {}: variant {} takes no such shapes on this device", op, variant);
 }
 
 void BlockOps::embed(View<const bf16, 2> table, View<const int32_t, 1> ids) {
@@ -77,7 +105,7 @@ void BlockOps::moe(View<const int32_t, 1> ids, const MoeWeights& m) {
   e.limit = static_cast<float>(config_.swiglu_limit);
   e.y = act.y;
   cost::Cost c;
-  if (recorder_) {
+  if (can_count()) {
     c = cost::experts(m.w1, m.w2, act.expert, config_.num_experts);
     c +=
         {bytes_of(m.shared_w1) + bytes_of(m.shared_w2) + bytes_of(m.shared_w3), 6 * tokens * m.shared_w1.codes.count()};

@@ -15,11 +15,15 @@ namespace fathom {
 
 class BlockOps {
  public:
-  BlockOps(const ModelConfig& config, const ops::OpTable& ops);
+  /// `device` outlives the object; the ops of the table run on it.
+  BlockOps(const ModelConfig& config, const ops::OpTable& ops, ops::ComputeDevice& device);
 
   void set_recorder(Recorder* recorder) { recorder_ = recorder; }
   Recorder* recorder() const { return recorder_; }
-  size_t workspace_bytes() const { return workspace_.size(); }
+  size_t workspace_bytes() const;
+  /// Changes whenever scratch memory of an op has moved.
+  int64_t workspace_generation() const { return generation_; }
+  ops::ComputeDevice& device() const { return device_; }
 
   Activations act;  // what all functions below read and write
 
@@ -54,28 +58,33 @@ class BlockOps {
 
  private:
   View<const float, 1> frequencies(int ratio) const;
+  /// Scratch memory of one op: its own, because some variants keep counters there.
+  void* workspace(const void* op, size_t bytes);
+  /// Whether amounts of work that depend on data can be read off: only for reports.
+  bool can_count() const { return recorder_ && device_.shares_host_memory(); }
 
   const ModelConfig& config_;
   ops::OpTable ops_;
+  ops::ComputeDevice& device_;
   Recorder* recorder_ = nullptr;
-  std::vector<float> plain_freq_, compressed_freq_;
-  std::vector<std::byte> workspace_;
+  ops::DeviceBuffer frequencies_;  // two tables: ratio 0, the others
+  std::vector<std::pair<const void*, ops::DeviceBuffer>> workspaces_;
+  int64_t generation_ = 0;
 };
+
+[[noreturn]] void no_variant(const char* op, std::string_view variant);
 
 template <typename Args>
 void BlockOps::run(const ops::Variant<Args>* op, const char* name, const Args& args, int64_t bytes, int64_t flops,
                    std::array<int64_t, 4> shape) {
   ops::Launch launch;
-  launch.device.backend = op->backend;
-  if (op->workspace) {
-    constexpr size_t kAlignment = 256;
-    const size_t needed = op->workspace(args, launch.device) + kAlignment;
-    if (needed > workspace_.size()) workspace_.resize(needed);
-    const auto at = reinterpret_cast<uintptr_t>(workspace_.data());
-    launch.workspace = reinterpret_cast<void*>((at + kAlignment - 1) / kAlignment * kAlignment);
-  }
+  launch.device = device_.info();
+  launch.stream = device_.stream();
+  if (op->workspace) launch.workspace = workspace(op, op->workspace(args, launch.device));
+  if (!op->can_run(args, launch.device)) no_variant(name, op->name);
   Span span(recorder_, name, bytes, flops, shape);
   op->run(args, launch);
+  if (recorder_) device_.synchronize(name);  // the span is the op's own time; and a failure names it
 }
 
 }  // namespace fathom

@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "base/error.h"
 #include "model/cost.h"
 
 namespace fathom {
@@ -13,9 +14,10 @@ Dspark::Dspark(const ModelConfig& config, const Weights& weights, const ops::OpT
       weights_(*weights.dspark),
       embed_(weights.embed),
       head_(weights.head),
-      memory_(config, false),
-      block_(config, ops),
+      memory_(config, false, weights.memory->device()),
+      block_(config, ops, weights.memory->device()),
       rows_(static_cast<size_t>(ops::page_bytes(ops::RowFormat::v4, draft_.block_size))) {
+  if (!block_.device().shares_host_memory()) fail("the draft runs on the processor only");
   const auto n = static_cast<size_t>(draft_.block_size);
   block_slot_.resize(n);
   std::iota(block_slot_.begin(), block_slot_.end(), 0);

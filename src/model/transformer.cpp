@@ -1,18 +1,67 @@
 #include "model/transformer.h"
 
+#include <algorithm>
+
 namespace fathom {
 
 Transformer::Transformer(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops,
                          bool draft_features)
-    : weights_(weights), memory_(config, draft_features), block_(config, ops) {}
+    : weights_(weights),
+      device_(weights.memory->device()),
+      memory_(config, draft_features, device_),
+      block_(config, ops, device_),
+      batch_memory_(device_) {}
 
 const Activations& Transformer::step(const StepBatch& batch, std::span<const LayerCache> layers) {
-  begin(batch);
   StepSpan span(block_.recorder(), batch.prefill_tokens, batch.ids.size[0] - batch.prefill_tokens);
+  if (!run_recorded(batch, layers)) run(batch_memory_.place(batch), layers);
+  result_ = block_.act;
+  if (!device_.shares_host_memory()) fetch_logits(batch.logit_rows.size[0]);
+  return result_;
+}
+
+void Transformer::run(const StepBatch& batch, std::span<const LayerCache> layers) {
+  begin(batch);
   embed(batch);
   run_blocks(batch, layers, 0, config().num_layers);
   if (batch.logit_rows.size[0] > 0) head(batch);
-  return block_.act;
+}
+
+/// False when this step is none to be recorded. The first step of a size runs op by op, which also makes all scratch
+/// memory, and is then recorded.
+bool Transformer::run_recorded(const StepBatch& batch, std::span<const LayerCache> layers) {
+  if (device_.shares_host_memory() || !use_graphs_ || block_.recorder()) return false;
+  const auto shape = decode_shape(batch);
+  if (!shape) return false;
+  const StepBatch& placed = batch_memory_.place(batch, *shape);
+  const auto same = [&](const Recorded& r) { return r.shape == *shape && r.layers == layers.data(); };
+  const auto now = [&] {
+    return std::array<int64_t, 3>{memory_.generation(), block_.workspace_generation(), batch_memory_.generation()};
+  };
+  if (generation_ == now()) {
+    const auto at = std::find_if(recorded_.begin(), recorded_.end(), same);
+    if (at != recorded_.end()) {
+      begin(placed);
+      at->graph->replay();
+      return true;
+    }
+  }
+  run(placed, layers);
+  if (generation_ != now()) recorded_.clear(), generation_ = now();  // they point to memory that is gone
+  auto graph = device_.capture([&] { run(placed, layers); });
+  if (graph) recorded_.push_back({*shape, layers.data(), std::move(graph)});
+  return true;
+}
+
+void Transformer::fetch_logits(int64_t rows) {
+  const int64_t vocabulary = config().vocab_size;
+  const auto bytes = static_cast<size_t>(rows * vocabulary) * sizeof(float);
+  if (bytes > logits_.size()) {
+    logits_ = ops::DeviceBuffer();
+    logits_ = ops::DeviceBuffer(device_, bytes, ops::DeviceBuffer::Kind::host);
+  }
+  result_.logits = View<float, 2>(reinterpret_cast<float*>(logits_.data()), rows, vocabulary);
+  device_.download(logits_.data(), block_.act.logits.data, bytes);
 }
 
 Activations& Transformer::begin(const StepBatch& batch) {

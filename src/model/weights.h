@@ -12,6 +12,7 @@
 #include "base/view.h"
 #include "formats/checkpoint.h"
 #include "formats/inventory.h"
+#include "ops/compute_device.h"
 #include "ops/weights.h"
 
 namespace fathom {
@@ -24,10 +25,14 @@ class WeightMemory {
   virtual std::byte* allocate(size_t bytes) = 0;
   virtual void upload(std::byte* to, std::span<const std::byte> from) = 0;
   virtual size_t allocated() const = 0;
+  virtual std::shared_ptr<ops::ComputeDevice> shared_device() const = 0;
+  ops::ComputeDevice& device() const { return *shared_device(); }
 };
 
-/// Host memory.
-std::unique_ptr<WeightMemory> make_host_memory();
+std::unique_ptr<WeightMemory> make_memory(std::shared_ptr<ops::ComputeDevice> device);
+inline std::unique_ptr<WeightMemory> make_host_memory() {
+  return make_memory(ops::host_device());
+}
 
 /// Parameters of one hc_pre: fn [24, 4d], scale [3], base [24] and the norm [d] behind it.
 struct MixWeights {

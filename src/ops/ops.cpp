@@ -2,39 +2,62 @@
 
 #include <stdexcept>
 #include <string>
+#include <vector>
+
+#include "base/error.h"
 
 namespace fathom::ops {
 namespace {
 
+using Names = std::vector<std::string_view>;
+
+/// The first of `names` that the op has.
 template <typename Args>
-void pick(const Variant<Args>*& slot, Variants<Args> all, std::string_view name, const char* op) {
-  slot = find_variant(all, name);
-  if (!slot) throw std::invalid_argument("op " + std::string(op) + " has no variant called " + std::string(name));
+void pick(const Variant<Args>*& slot, Variants<Args> all, const Names& names, const char* op) {
+  for (size_t i = 0; i < names.size() && !slot; ++i) slot = find_variant(all, names[i]);
+  if (!slot) throw std::invalid_argument("op " + std::string(op) + " has no variant called " + std::string(names[0]));
+}
+
+OpTable pick_all(const Names& names, const Names& attention) {
+  OpTable t;
+  pick(t.embed, embed_variants(), names, "embed");
+  pick(t.residual_mix, residual_mix_variants(), names, "residual_mix");
+  pick(t.linear_fp8, linear_fp8_variants(), names, "linear_fp8");
+  pick(t.linear_bf16, linear_bf16_variants(), names, "linear_bf16");
+  pick(t.linear_f32, linear_f32_variants(), names, "linear_f32");
+  pick(t.quantize, quantize_variants(), names, "quantize");
+  pick(t.query, query_variants(), names, "query");
+  pick(t.window_write, window_write_variants(), names, "window_write");
+  pick(t.compress, compress_variants(), names, "compress");
+  pick(t.index_query, index_query_variants(), names, "index_query");
+  pick(t.index_select, index_select_variants(), names, "index_select");
+  pick(t.sparse_attention, sparse_attention_variants(), attention, "sparse_attention");
+  pick(t.output_project, output_project_variants(), names, "output_project");
+  pick(t.route, route_variants(), names, "route");
+  pick(t.experts, experts_variants(), names, "experts");
+  pick(t.head, head_variants(), names, "head");
+  pick(t.stream_mean, stream_mean_variants(), names, "stream_mean");
+  pick(t.markov, markov_variants(), names, "markov");
+  return t;
 }
 
 }  // namespace
 
 OpTable op_table(std::string_view name) {
-  OpTable t;
-  pick(t.embed, embed_variants(), name, "embed");
-  pick(t.residual_mix, residual_mix_variants(), name, "residual_mix");
-  pick(t.linear_fp8, linear_fp8_variants(), name, "linear_fp8");
-  pick(t.linear_bf16, linear_bf16_variants(), name, "linear_bf16");
-  pick(t.linear_f32, linear_f32_variants(), name, "linear_f32");
-  pick(t.quantize, quantize_variants(), name, "quantize");
-  pick(t.query, query_variants(), name, "query");
-  pick(t.window_write, window_write_variants(), name, "window_write");
-  pick(t.compress, compress_variants(), name, "compress");
-  pick(t.index_query, index_query_variants(), name, "index_query");
-  pick(t.index_select, index_select_variants(), name, "index_select");
-  pick(t.sparse_attention, sparse_attention_variants(), name, "sparse_attention");
-  pick(t.output_project, output_project_variants(), name, "output_project");
-  pick(t.route, route_variants(), name, "route");
-  pick(t.experts, experts_variants(), name, "experts");
-  pick(t.head, head_variants(), name, "head");
-  pick(t.stream_mean, stream_mean_variants(), name, "stream_mean");
-  pick(t.markov, markov_variants(), name, "markov");
-  return t;
+  return pick_all({name}, {name});
+}
+
+OpTable op_table(std::string_view name, const DeviceInfo& device, bool fast_attention) {
+  if ((name == "cuda") != (device.backend == Backend::cuda))
+    fail("operations {} do not go with a model on {}: use those of the device", name,
+         device.backend == Backend::cuda ? "a GPU" : "the processor");
+  if (name != "cuda") return op_table(name);
+  Names names;  // warpgroup products exist on 9.0 alone
+  if (device.compute_capability == 90) names.push_back("sm90");
+  if (device.compute_capability >= 89) names.push_back("sm89");
+  names.push_back("sm80");
+  Names attention{"exact"};
+  return pick_all(names, fast_attention ? names : attention);
 }
 
 }  // namespace fathom::ops

@@ -46,4 +46,9 @@ struct OpTable {
 /// The variants called `name` ("ref" or "cpu"). Throws std::invalid_argument naming the op that has none.
 OpTable op_table(std::string_view name);
 
+/// The same for a device: "ref" and "cpu" on the host, "cuda" on a GPU: of each op the variant for the newest
+/// architecture that the device has. Attention is the one whose bits do not depend on the batch unless `fast_attention`
+/// is set. Throws Error when the name does not go with the device.
+OpTable op_table(std::string_view name, const DeviceInfo& device, bool fast_attention = false);
+
 }  // namespace fathom::ops

@@ -1,5 +1,6 @@
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <vector>
@@ -31,6 +32,7 @@ class HostMemory final : public WeightMemory {
   }
 
   size_t allocated() const override { return allocated_; }
+  std::shared_ptr<ops::ComputeDevice> shared_device() const override { return ops::host_device(); }
 
  private:
   static constexpr size_t kAlignment = 64, kChunk = size_t{64} << 20;
@@ -50,10 +52,40 @@ class HostMemory final : public WeightMemory {
   size_t allocated_ = 0;
 };
 
+/// Bump allocator over large allocations of a device.
+class DeviceMemory final : public WeightMemory {
+ public:
+  explicit DeviceMemory(std::shared_ptr<ops::ComputeDevice> device) : device_(std::move(device)) {}
+
+  std::byte* allocate(size_t bytes) override {
+    bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    allocated_ += bytes;
+    if (chunks_.empty() || used_ + bytes > chunks_.back().size()) {
+      chunks_.emplace_back(*device_, std::max(kChunk, bytes));
+      used_ = 0;
+    }
+    std::byte* at = chunks_.back().data() + used_;
+    used_ += bytes;
+    return at;
+  }
+  void upload(std::byte* to, std::span<const std::byte> from) override {
+    device_->upload(to, from.data(), from.size());
+  }
+  size_t allocated() const override { return allocated_; }
+  std::shared_ptr<ops::ComputeDevice> shared_device() const override { return device_; }
+
+ private:
+  static constexpr size_t kAlignment = 256, kChunk = size_t{32} << 20;
+  std::shared_ptr<ops::ComputeDevice> device_;  // outlives the chunks
+  std::vector<ops::DeviceBuffer> chunks_;
+  size_t used_ = 0, allocated_ = 0;  // of the last chunk; in all
+};
+
 }  // namespace
 
-std::unique_ptr<WeightMemory> make_host_memory() {
-  return std::make_unique<HostMemory>();
+std::unique_ptr<WeightMemory> make_memory(std::shared_ptr<ops::ComputeDevice> device) {
+  if (device->shares_host_memory()) return std::make_unique<HostMemory>();
+  return std::make_unique<DeviceMemory>(std::move(device));
 }
 
 }  // namespace fathom

@@ -1,0 +1,112 @@
+#include "model/batch_memory.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+namespace fathom {
+namespace {
+
+constexpr int64_t kTokenCounts[] = {1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64};
+
+int64_t power_of_two(int64_t at_least) {
+  return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(at_least)));
+}
+
+/// `count` elements: those of `from`, then copies of the first.
+template <typename T>
+View<const T, 1> repeat_first(View<const T, 1> from, int64_t count, std::vector<T>& out) {
+  out.assign(from.data, from.data + from.size[0]);
+  out.resize(static_cast<size_t>(count), from(0));
+  return View<const T, 1>(out.data(), count);
+}
+
+/// The same for rows of a table, made `width` wide with -1.
+View<const int32_t, 2> repeat_first(View<const int32_t, 2> from, int64_t rows, int64_t width,
+                                    std::vector<int32_t>& out) {
+  out.assign(static_cast<size_t>(rows * width), -1);
+  for (int64_t r = 0; r < rows; ++r)
+    std::copy_n(from[r < from.size[0] ? r : 0].data, from.size[1], out.begin() + r * width);
+  return View<const int32_t, 2>(out.data(), rows, width);
+}
+
+template <typename T>
+View<const T, 1> fill(View<const T, 1> from, int64_t count, const T& filler, std::vector<T>& out) {
+  out.assign(from.data, from.data + from.size[0]);
+  out.resize(static_cast<size_t>(count), filler);
+  return View<const T, 1>(out.data(), count);
+}
+
+}  // namespace
+
+std::optional<BatchShape> decode_shape(const StepBatch& b) {
+  const int64_t tokens = b.ids.size[0];
+  const auto* size =
+      std::find_if(std::begin(kTokenCounts), std::end(kTokenCounts), [&](int64_t n) { return n >= tokens; });
+  const bool single = b.prefill_tokens == 0 && b.segments.size[0] == tokens && b.logit_rows.size[0] == tokens;
+  if (tokens == 0 || size == std::end(kTokenCounts) || !single) return std::nullopt;
+  return BatchShape{*size, power_of_two(std::max<int64_t>(4, b.pages.size[1])),
+                    power_of_two(std::max<int64_t>(8, b.index128.size[1]))};
+}
+
+template <typename Visit>
+void BatchMemory::each_array(StepBatch& b, const Visit& visit) {
+  visit(b.ids), visit(b.position), visit(b.segments), visit(b.window_slot), visit(b.window_index);
+  visit(b.window_length), visit(b.index128), visit(b.length128), visit(b.entries4), visit(b.entries128);
+  visit(b.pages), visit(b.sequence), visit(b.visible4), visit(b.logit_rows);
+}
+
+/// One copy of all arrays.
+void BatchMemory::send(StepBatch& b) {
+  constexpr size_t kAlignment = 256;
+  size_t bytes = 0;
+  const auto room = [](const auto& view) {
+    return (static_cast<size_t>(view.count()) * sizeof(*view.data) + kAlignment - 1) / kAlignment * kAlignment;
+  };
+  each_array(b, [&](auto& view) { bytes += room(view); });
+  if (bytes > memory_.size()) {
+    memory_ = ops::DeviceBuffer();
+    memory_ = ops::DeviceBuffer(device_, std::bit_ceil(bytes));
+    ++generation_;
+  }
+  staging_.resize(std::max(staging_.size(), bytes));
+  size_t at = 0;
+  each_array(b, [&](auto& view) {
+    if (view.count() > 0)
+      std::memcpy(staging_.data() + at, view.data, static_cast<size_t>(view.count()) * sizeof(*view.data));
+    view.data = reinterpret_cast<decltype(view.data)>(memory_.data() + at);
+    at += room(view);
+  });
+  device_.upload(memory_.data(), staging_.data(), bytes);
+}
+
+const StepBatch& BatchMemory::place(const StepBatch& batch) {
+  if (device_.shares_host_memory()) return batch;
+  placed_ = batch;
+  send(placed_);
+  return placed_;
+}
+
+const StepBatch& BatchMemory::place(const StepBatch& b, const BatchShape& shape) {
+  const int64_t n = shape.tokens;
+  placed_ = b;
+  StepBatch& p = placed_;
+  p.ids = repeat_first(b.ids, n, ids_);
+  p.position = repeat_first(b.position, n, position_);
+  p.window_index = repeat_first(b.window_index, n, b.window_index.size[1], window_index_);
+  p.window_length = repeat_first(b.window_length, n, window_length_);
+  p.index128 = repeat_first(b.index128, n, shape.entries128, index128_);
+  p.length128 = repeat_first(b.length128, n, length128_);
+  p.pages = repeat_first(b.pages, n, shape.pages, pages_);
+  p.sequence = repeat_first(b.sequence, n, sequence_);
+  p.visible4 = repeat_first(b.visible4, n, visible4_);
+  p.logit_rows = repeat_first(b.logit_rows, n, logit_rows_);
+  p.window_slot = fill(b.window_slot, n, -1, window_slot_);
+  p.segments = fill(b.segments, n, ops::Segment{0, 0, 0, 0}, segments_);
+  p.entries4 = fill(b.entries4, n, ops::CompressEntry{0, 0, -1}, entries4_);
+  p.entries128 = fill(b.entries128, n, ops::CompressEntry{0, 0, -1}, entries128_);
+  send(placed_);
+  return placed_;
+}
+
+}  // namespace fathom

@@ -1,0 +1,50 @@
+// A step's batch in the memory of the device that runs it, and batches of a fixed size for recorded steps.
+#pragma once
+
+#include <optional>
+
+#include "model/step.h"
+#include "ops/compute_device.h"
+
+namespace fathom {
+
+/// Sizes of a decode batch whose step can be recorded: everything a launch depends on but the data.
+struct BatchShape {
+  int64_t tokens = 0, pages = 0, entries128 = 0;  // T = S = R; width of `pages`; width of `index128`
+  friend bool operator==(const BatchShape&, const BatchShape&) = default;
+};
+
+/// The shape that a batch of single tokens with logits for each fits in: tokens rounded up to one of few sizes, widths
+/// to powers of two. Nothing for other batches.
+std::optional<BatchShape> decode_shape(const StepBatch& batch);
+
+class BatchMemory {
+ public:
+  explicit BatchMemory(ops::ComputeDevice& device) : device_(device) {}
+
+  /// The batch on the device: itself where the host's memory is the device's.
+  const StepBatch& place(const StepBatch& batch);
+  /// The batch filled up to `shape`, always at the same addresses while generation() stays. Tokens that fill up repeat
+  /// the first one and write nothing.
+  const StepBatch& place(const StepBatch& batch, const BatchShape& shape);
+  int64_t generation() const { return generation_; }
+
+ private:
+  template <typename Visit>
+  void each_array(StepBatch& b, const Visit& visit);
+  void send(StepBatch& b);
+
+  ops::ComputeDevice& device_;
+  StepBatch placed_;
+  std::vector<std::byte> staging_;
+  ops::DeviceBuffer memory_;
+  int64_t generation_ = 0;
+
+  // Arrays of a batch that is filled up.
+  std::vector<int32_t> ids_, position_, window_slot_, window_index_, window_length_, index128_, length128_, pages_,
+      sequence_, visible4_, logit_rows_;
+  std::vector<ops::Segment> segments_;
+  std::vector<ops::CompressEntry> entries4_, entries128_;
+};
+
+}  // namespace fathom

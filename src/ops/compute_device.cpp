@@ -1,0 +1,66 @@
+#include "ops/compute_device.h"
+
+#include <cstring>
+#include <new>
+
+#include "base/error.h"
+
+namespace fathom::ops {
+
+#ifdef FATHOM_HAVE_CUDA
+/// Null and the reason when there is none.
+std::shared_ptr<ComputeDevice> open_cuda(std::string& why);
+#endif
+
+namespace {
+
+class HostDevice final : public ComputeDevice {
+ public:
+  const DeviceInfo& info() const override { return info_; }
+  std::string name() const override { return "cpu"; }
+  bool shares_host_memory() const override { return true; }
+  void* stream() const override { return nullptr; }
+
+  std::byte* allocate(size_t bytes) override {
+    auto* data = static_cast<std::byte*>(::operator new (bytes, std::align_val_t{256}));
+    std::memset(data, 0, bytes);
+    return data;
+  }
+  void release(std::byte* data) noexcept override { ::operator delete (data, std::align_val_t{256}); }
+  std::byte* allocate_host(size_t bytes) override { return allocate(bytes); }
+  void release_host(std::byte* data) noexcept override { release(data); }
+
+  void upload(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
+  void download(void* to, const void* from, size_t bytes) override { copy(to, from, bytes); }
+  void copy(void* to, const void* from, size_t bytes) override {
+    if (bytes > 0) std::memcpy(to, from, bytes);
+  }
+  void zero(void* to, size_t bytes) override {
+    if (bytes > 0) std::memset(to, 0, bytes);
+  }
+  void synchronize(const char*) override {}
+  std::unique_ptr<DeviceGraph> capture(const std::function<void()>&) override { return nullptr; }
+
+ private:
+  DeviceInfo info_;
+};
+
+}  // namespace
+
+std::shared_ptr<ComputeDevice> host_device() {
+  static const auto device = std::make_shared<HostDevice>();
+  return device;
+}
+
+std::shared_ptr<ComputeDevice> open_device(std::string_view name) {
+  if (name == "cpu") return host_device();
+  if (name != "cuda" && name != "auto") fail("device {}: there are cpu, cuda and auto", name);
+  std::string why = "this build has no CUDA kernels";
+#ifdef FATHOM_HAVE_CUDA
+  if (auto device = open_cuda(why)) return device;
+#endif
+  if (name == "auto") return host_device();
+  fail("device cuda: {}", why);
+}
+
+}  // namespace fathom::ops

@@ -1,0 +1,90 @@
+// A device that ops run on: its memory, copies to and from it, its stream, its graphs.
+//
+// Everything above the ops asks this interface for memory and never which device it is. Work (copies, ops, graphs)
+// happens in the order it is asked for, on one stream; only download() and synchronize() wait for it.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "ops/op.h"
+
+namespace fathom::ops {
+
+/// Work recorded once, with the addresses it had then.
+class DeviceGraph {
+ public:
+  virtual ~DeviceGraph() = default;
+  virtual void replay() = 0;
+};
+
+/// Every call that fails throws Error with the device's own words.
+class ComputeDevice {
+ public:
+  virtual ~ComputeDevice() = default;
+  virtual const DeviceInfo& info() const = 0;
+  virtual std::string name() const = 0;
+  /// Whether the host can read and write the device's memory.
+  virtual bool shares_host_memory() const = 0;
+  virtual void* stream() const = 0;
+
+  /// Zeroed memory at a multiple of 256 bytes. Throws Error when there is not so much.
+  virtual std::byte* allocate(size_t bytes) = 0;
+  virtual void release(std::byte* data) noexcept = 0;
+  /// Host memory that downloads are fast to.
+  virtual std::byte* allocate_host(size_t bytes) = 0;
+  virtual void release_host(std::byte* data) noexcept = 0;
+
+  /// Host to device; `from` may change as soon as this returns.
+  virtual void upload(void* to, const void* from, size_t bytes) = 0;
+  /// Device to host; done when this returns.
+  virtual void download(void* to, const void* from, size_t bytes) = 0;
+  virtual void copy(void* to, const void* from, size_t bytes) = 0;
+  virtual void zero(void* to, size_t bytes) = 0;
+  /// Waits; `doing` names what failed in the message.
+  virtual void synchronize(const char* doing) = 0;
+
+  /// Records what `work` asks the device for, without doing it. Null: this device knows no graphs.
+  virtual std::unique_ptr<DeviceGraph> capture(const std::function<void()>& work) = 0;
+};
+
+/// The processor and its memory.
+std::shared_ptr<ComputeDevice> host_device();
+/// "cpu", "cuda", or "auto": the GPU where there is one. Throws Error saying why there is no such device.
+std::shared_ptr<ComputeDevice> open_device(std::string_view name);
+
+/// Memory of a device (or its host memory), freed with its owner.
+class DeviceBuffer {
+ public:
+  enum class Kind { device, host };
+  DeviceBuffer() = default;
+  DeviceBuffer(ComputeDevice& device, size_t bytes, Kind kind = Kind::device)
+      : device_(&device),
+        kind_(kind),
+        data_(kind == Kind::device ? device.allocate(bytes) : device.allocate_host(bytes)),
+        size_(bytes) {}
+  DeviceBuffer(DeviceBuffer&& other) noexcept { *this = std::move(other); }
+  DeviceBuffer& operator=(DeviceBuffer&& other) noexcept {
+    std::swap(device_, other.device_), std::swap(kind_, other.kind_);
+    std::swap(data_, other.data_), std::swap(size_, other.size_);
+    return *this;
+  }
+  ~DeviceBuffer() {
+    if (data_ && kind_ == Kind::device) device_->release(data_);
+    if (data_ && kind_ == Kind::host) device_->release_host(data_);
+  }
+  std::byte* data() const { return data_; }
+  size_t size() const { return size_; }
+
+ private:
+  ComputeDevice* device_ = nullptr;
+  Kind kind_ = Kind::device;
+  std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace fathom::ops

@@ -1,0 +1,123 @@
+// CUDA devices: the only place of the engine that knows the CUDA runtime's memory calls.
+#ifdef FATHOM_HAVE_CUDA
+#include <cuda_runtime.h>
+
+#include "base/error.h"
+#include "ops/compute_device.h"
+
+namespace fathom::ops {
+namespace {
+
+void check(cudaError_t code, const char* what) {
+  if (code != cudaSuccess) fail("CUDA: {}: {}", what, cudaGetErrorString(code));
+}
+
+class CudaGraph final : public DeviceGraph {
+ public:
+  CudaGraph(cudaGraph_t graph, cudaStream_t stream) : stream_(stream) {
+    const auto code = cudaGraphInstantiate(&graph_, graph, 0);
+    cudaGraphDestroy(graph);
+    check(code, "instantiating a graph");
+  }
+  ~CudaGraph() override { cudaGraphExecDestroy(graph_); }
+  void replay() override { check(cudaGraphLaunch(graph_, stream_), "launching a graph"); }
+
+ private:
+  cudaGraphExec_t graph_ = nullptr;
+  cudaStream_t stream_;
+};
+
+class CudaDevice final : public ComputeDevice {
+ public:
+  CudaDevice() {
+    int ordinal = 0;
+    check(cudaGetDevice(&ordinal), "choosing a device");
+    cudaDeviceProp properties;
+    check(cudaGetDeviceProperties(&properties, ordinal), "reading the device's properties");
+    name_ = properties.name;
+    info_.backend = Backend::cuda;
+    info_.compute_capability = properties.major * 10 + properties.minor;
+    info_.sm_count = properties.multiProcessorCount;
+    info_.shared_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
+    info_.l2_bytes = properties.l2CacheSize;
+    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
+  }
+  ~CudaDevice() override { cudaStreamDestroy(stream_); }
+
+  const DeviceInfo& info() const override { return info_; }
+  std::string name() const override { return name_; }
+  bool shares_host_memory() const override { return false; }
+  void* stream() const override { return stream_; }
+
+  std::byte* allocate(size_t bytes) override {
+    void* data = nullptr;
+    if (const auto code = cudaMalloc(&data, bytes); code != cudaSuccess) {
+      cudaGetLastError();
+      size_t free = 0, total = 0;
+      cudaMemGetInfo(&free, &total);
+      fail("{} has no {} bytes left ({} of {} are free): a smaller cache or model fits", name_, bytes, free, total);
+    }
+    zero(data, bytes);
+    return static_cast<std::byte*>(data);
+  }
+  /// Nothing of the stream may still use it, nor may a copy of another stream: cudaFree waits for the device.
+  void release(std::byte* data) noexcept override { cudaFree(data); }
+  std::byte* allocate_host(size_t bytes) override {
+    void* data = nullptr;
+    check(cudaMallocHost(&data, bytes), "allocating host memory");
+    return static_cast<std::byte*>(data);
+  }
+  void release_host(std::byte* data) noexcept override { cudaFreeHost(data); }
+
+  /// From pageable memory the runtime returns when it has taken the bytes.
+  void upload(void* to, const void* from, size_t bytes) override {
+    if (bytes > 0) check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, stream_), "copying to the device");
+  }
+  void download(void* to, const void* from, size_t bytes) override {
+    if (bytes > 0) check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, stream_), "copying from the device");
+    synchronize("running a step");
+  }
+  void copy(void* to, const void* from, size_t bytes) override {
+    if (bytes > 0) check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "copying on the device");
+  }
+  void zero(void* to, size_t bytes) override {
+    if (bytes > 0) check(cudaMemsetAsync(to, 0, bytes, stream_), "clearing memory");
+  }
+  void synchronize(const char* doing) override { check(cudaStreamSynchronize(stream_), doing); }
+
+  std::unique_ptr<DeviceGraph> capture(const std::function<void()>& work) override {
+    check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "recording a graph");
+    cudaGraph_t graph = nullptr;
+    try {
+      work();
+    } catch (...) {
+      cudaStreamEndCapture(stream_, &graph);
+      if (graph) cudaGraphDestroy(graph);
+      throw;
+    }
+    check(cudaStreamEndCapture(stream_, &graph), "recording a graph");
+    return std::make_unique<CudaGraph>(graph, stream_);
+  }
+
+ private:
+  DeviceInfo info_;
+  std::string name_;
+  cudaStream_t stream_ = nullptr;
+};
+
+}  // namespace
+
+std::shared_ptr<ComputeDevice> open_cuda(std::string& why) {
+  int count = 0;
+  if (const auto code = cudaGetDeviceCount(&count); code != cudaSuccess || count == 0) {
+    why = code == cudaSuccess ? "there is no GPU" : cudaGetErrorString(code);
+    return nullptr;
+  }
+  auto device = std::make_shared<CudaDevice>();
+  if (device->info().compute_capability >= 80) return device;
+  why = device->name() + " is too old: compute capability 8.0 is the least";
+  return nullptr;
+}
+
+}  // namespace fathom::ops
+#endif
