@@ -25,12 +25,21 @@ struct CloseStatement {
 };
 
 constexpr size_t most_annotations = 1'000'000;
+constexpr int longest_value = 64 << 20;
 
-/// One SELECT over the wanted columns of a table; absent columns read as NULL.
+/// What SQLite says of its last error; it quotes the file.
+std::string complaint(sqlite3* db) {
+  return printable(sqlite3_errmsg(db), 200);
+}
+
+/// One SELECT over the wanted columns of a table; absent columns read as NULL. `tables` are those of the database:
+/// views are not read, since a damaged or hostile one may have no end.
 class Rows {
  public:
-  Rows(sqlite3* db, const std::string& table, const std::vector<const char*>& wanted, std::string& damage)
+  Rows(sqlite3* db, const std::set<std::string>& tables, const std::string& table,
+       const std::vector<const char*>& wanted, std::string& damage)
       : db_(db), damage_(damage) {
+    if (!tables.contains(table)) return;
     std::set<std::string> present;
     sqlite3_stmt* info = nullptr;
     if (sqlite3_prepare_v2(db, ("PRAGMA table_info(\"" + table + "\")").c_str(), -1, &info, nullptr) == SQLITE_OK)
@@ -71,7 +80,7 @@ class Rows {
 
  private:
   void note_damage(const std::string& table) {
-    if (damage_.empty()) damage_ = fmt::format("table {}: {}", table, sqlite3_errmsg(db_));
+    if (damage_.empty()) damage_ = fmt::format("table {}: {}", table, complaint(db_));
   }
   sqlite3* db_;
   std::string& damage_;
@@ -97,7 +106,11 @@ class NsysReader {
     sqlite3* db = nullptr;  // immutable: no lock and no journal files beside the capture
     const int r = sqlite3_open_v2((uri + "?immutable=1").c_str(), &db, SQLITE_OPEN_READONLY | SQLITE_OPEN_URI, nullptr);
     db_.reset(db);
-    if (r != SQLITE_OK) fail("{}: cannot open: {}", shown(), sqlite3_errmsg(db));
+    if (r != SQLITE_OK) fail("{}: cannot open: {}", shown(), complaint(db));
+    sqlite3_db_config(db, SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0, nullptr);
+    sqlite3_limit(db, SQLITE_LIMIT_LENGTH, longest_value);
+    sqlite3_progress_handler(
+        db, 1'000'000, [](void*) { return interrupted() ? 1 : 0; }, nullptr);
   }
 
   Trace run() {
@@ -128,13 +141,13 @@ class NsysReader {
     sqlite3_stmt* s = nullptr;
     if (sqlite3_prepare_v2(db_.get(), "SELECT name FROM sqlite_master WHERE type='table'", -1, &s, nullptr) !=
         SQLITE_OK)
-      fail("{}: is a damaged SQLite file ({}); export the report again", shown(), sqlite3_errmsg(db_.get()));
+      fail("{}: is a damaged SQLite file ({}); export the report again", shown(), complaint(db_.get()));
     int r;
     while ((r = sqlite3_step(s)) == SQLITE_ROW)
       if (const auto* name = sqlite3_column_text(s, 0)) tables_.insert(reinterpret_cast<const char*>(name));
     sqlite3_finalize(s);
     if (r != SQLITE_DONE)
-      fail("{}: is a damaged SQLite file ({}); export the report again", shown(), sqlite3_errmsg(db_.get()));
+      fail("{}: is a damaged SQLite file ({}); export the report again", shown(), complaint(db_.get()));
     bool nsys = tables_.contains("StringIds");
     for (const std::string& t : tables_) nsys |= t.starts_with("CUPTI_ACTIVITY_KIND_") || t.starts_with("META_DATA_");
     if (!nsys) {
@@ -146,7 +159,7 @@ class NsysReader {
   }
 
   void read_strings() {
-    Rows rows(db_.get(), "StringIds", {"id", "value"}, damage_);
+    Rows rows(db_.get(), tables_, "StringIds", {"id", "value"}, damage_);
     while (rows.next()) {
       const std::string text = rows.text(1);
       if (!is_valid_utf8(text)) ++trace_.import.bad_utf8;
@@ -160,7 +173,7 @@ class NsysReader {
   }
 
   void read_gpus() {
-    Rows rows(db_.get(), "TARGET_INFO_GPU",
+    Rows rows(db_.get(), tables_, "TARGET_INFO_GPU",
               {"id", "name", "smCount", "computeMajor", "computeMinor", "maxWarpsPerSm", "threadsPerWarp",
                "maxRegistersPerSm", "maxShmemPerSm", "totalMemory"},
               damage_);
@@ -177,7 +190,7 @@ class NsysReader {
       d.memory_bytes = rows.integer(9);
       gpus_[rows.integer(0)] = d;
     }
-    Rows map(db_.get(), "TARGET_INFO_CUDA_DEVICE", {"pid", "cudaId", "gpuId"}, damage_);
+    Rows map(db_.get(), tables_, "TARGET_INFO_CUDA_DEVICE", {"pid", "cudaId", "gpuId"}, damage_);
     while (map.next()) gpu_of_[{map.integer(0), map.integer(1)}] = map.integer(2);
   }
 
@@ -250,7 +263,7 @@ class NsysReader {
                                        "blockY",
                                        "blockZ"};
     for (const char* table : {"CUPTI_ACTIVITY_KIND_KERNEL", "CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL"}) {
-      Rows rows(db_.get(), table, wanted, damage_);
+      Rows rows(db_.get(), tables_, table, wanted, damage_);
       while (rows.next()) {
         GpuEvent e;
         if (!interval(rows, e.start, e.duration)) continue;
@@ -274,11 +287,11 @@ class NsysReader {
 
   void read_copies() {
     std::map<int64_t, std::string> labels;
-    Rows kinds(db_.get(), "ENUM_CUDA_MEMCPY_OPER", {"id", "label"}, damage_);
+    Rows kinds(db_.get(), tables_, "ENUM_CUDA_MEMCPY_OPER", {"id", "label"}, damage_);
     while (kinds.next()) labels[kinds.integer(0)] = utf8_repaired(kinds.text(1));
     for (const bool set : {false, true}) {
       const char* table = set ? "CUPTI_ACTIVITY_KIND_MEMSET" : "CUPTI_ACTIVITY_KIND_MEMCPY";
-      Rows rows(db_.get(), table,
+      Rows rows(db_.get(), tables_, table,
                 {"start", "end", "deviceId", "streamId", "correlationId", "globalPid", "bytes", "copyKind"}, damage_);
       while (rows.next()) {
         GpuEvent e;
@@ -301,7 +314,7 @@ class NsysReader {
 
   /// Whole graphs as one row each: without kernels inside, all that is known is their length.
   void read_graph_traces() {
-    Rows rows(db_.get(), "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+    Rows rows(db_.get(), tables_, "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
               {"start", "end", "deviceId", "streamId", "globalPid", "graphId"}, damage_);
     while (rows.next()) {
       Annotation a;
@@ -316,7 +329,7 @@ class NsysReader {
 
   void read_calls() {
     for (const char* table : {"CUPTI_ACTIVITY_KIND_RUNTIME", "CUPTI_ACTIVITY_KIND_DRIVER"}) {
-      Rows rows(db_.get(), table, {"start", "end", "correlationId", "nameId"}, damage_);
+      Rows rows(db_.get(), tables_, table, {"start", "end", "correlationId", "nameId"}, damage_);
       std::map<int64_t, std::pair<HostKind, NameId>> known;
       while (rows.next()) {
         HostCall c;
@@ -337,7 +350,7 @@ class NsysReader {
   }
 
   void read_ranges() {
-    Rows rows(db_.get(), "NVTX_EVENTS", {"start", "end", "eventType", "text", "textId"}, damage_);
+    Rows rows(db_.get(), tables_, "NVTX_EVENTS", {"start", "end", "eventType", "text", "textId"}, damage_);
     uint64_t open = 0, dropped = 0;
     while (rows.next()) {
       const int64_t type = rows.integer(2);

@@ -100,8 +100,8 @@ std::vector<std::filesystem::path> expand_paths(const std::vector<std::string>& 
     }
     std::vector<fs::path> found;
     for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error))
-      if (std::error_code ignored; it->is_regular_file(ignored) && has_trace_suffix(it->path()))
-        found.push_back(it->path());
+      if (std::error_code ignored; !it->is_directory(ignored) && has_trace_suffix(it->path()))
+        found.push_back(it->path());  // also what is no file: reading it tells so
     if (error) fail("{}: cannot read the folder: {}", shown(path), error.message());
     if (found.empty())
       fail("{}: no traces in this folder (*.json, *.json.gz, *.gz, *.trace, *.sqlite are looked for)", shown(path));

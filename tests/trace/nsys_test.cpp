@@ -81,6 +81,27 @@ TEST_F(Nsys, TellsWhyThereAreNoKernels) {
   EXPECT_NE(notes.find("--cuda-graph-trace=node"), std::string::npos) << notes;
 }
 
+TEST_F(Nsys, ViewsAreNotReadForTables) {  // this one has no end
+  make(std::string(strings) +
+       "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS WITH RECURSIVE r(start) AS (SELECT 1 UNION ALL SELECT start + 1 FROM "
+       "r) "
+       "SELECT start, start + 1 AS end FROM r;");
+  EXPECT_TRUE(read_trace(path_).events.empty());
+}
+
+TEST_F(Nsys, WhatSqliteQuotesOfAFileStaysOnOneLine) {
+  make(std::string(strings) + "CREATE TABLE t(a INTEGER, -- first\nb INTEGER);");
+  std::fstream file(path_, std::ios::in | std::ios::out | std::ios::binary);
+  std::string bytes((std::istreambuf_iterator<char>(file)), {});
+  const size_t at = bytes.find("-- first");
+  ASSERT_NE(at, std::string::npos);
+  file.seekp(static_cast<std::streamoff>(at));
+  file << "\"\"\"\x1b[1m";
+  file.close();
+  EXPECT_NE(error().find("damaged SQLite file"), std::string::npos) << error();
+  EXPECT_EQ(error().find_first_of("\n\x1b"), std::string::npos) << error();
+}
+
 TEST_F(Nsys, OtherDatabasesAndDamagedOnesAreNamed) {
   make("CREATE TABLE users(id INTEGER)");
   EXPECT_NE(error().find("no Nsight Systems export"), std::string::npos) << error();
