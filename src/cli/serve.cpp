@@ -15,6 +15,7 @@
 #include "engine/engine.h"
 #include "engine/loaded_model.h"
 #include "serve/access.h"
+#include "serve/http.h"
 #include "serve/options.h"
 #include "serve/server.h"
 
@@ -53,6 +54,7 @@ EngineOptions engine_options(const ServeOptions& o, const ModelConfig& config) {
   e.cache_tokens = o.cache_tokens;
   e.max_sequences = static_cast<int32_t>(o.max_running);
   e.max_context = std::min({o.context > 0 ? o.context : config.max_positions, config.max_positions, o.cache_tokens});
+  e.prefix_cache = !o.no_prefix_cache;
   e.chunk_tokens = o.chunk, e.chunk_beside_decode = o.chunk_beside_decode;
   return e;
 }
@@ -84,6 +86,7 @@ int serve_model(Flags f, const Parser& parser) {
   if (f.model.empty()) throw UsageError("MODEL is required: the folder of a checkpoint");
   serve::read_api_keys(f.options);
   if (f.options.threads > 0) set_thread_count(static_cast<int>(f.options.threads));
+  serve::check_address(f.options.host, static_cast<int>(f.options.port));
   catch_interrupts();
   const auto model = load_model(f.model);
   for (const auto& field : model->config().unknown_fields)
@@ -99,6 +102,7 @@ int serve_model(Flags f, const Parser& parser) {
   Engine engine(model->config(), model->weights, options);
   const auto backend = serve::engine_backend(engine, options, model->config().vocab_size);
   serve::ServerSetup setup{o, api_model(*model, o), FATHOM_VERSION, {}};
+  if (o.no_prefix_cache) setup.degraded.push_back("no prefix cache (--no-prefix-cache)");
   if (o.ops == "ref") setup.degraded.push_back("slow reference operations (--ops ref)");
   serve::Server server(setup, *backend);
   server.catch_signals();

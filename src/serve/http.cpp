@@ -47,11 +47,14 @@ struct HttpServer::Impl : HttpCore {
   std::string address;
 };
 
-void HttpServer::Impl::listen() {
+namespace {
+
+/// Opens, binds and listens.
+void listen_on(asio::io_context& context, tcp::acceptor& acceptor, const std::string& host, int port) {
   Failure error;
   tcp::resolver resolver(context);
-  const auto found = resolver.resolve(options.host, std::to_string(options.port), tcp::resolver::passive, error);
-  const std::string place = fmt::format("{} port {}", printable(options.host), options.port);
+  const auto found = resolver.resolve(host, std::to_string(port), tcp::resolver::passive, error);
+  const std::string place = fmt::format("{} port {}", printable(host), port);
   if (error || found.empty())
     fail("cannot listen on {}: {}; give an address of this machine", place, error ? error.message() : "no address");
   const tcp::endpoint endpoint = found.begin()->endpoint();
@@ -62,6 +65,18 @@ void HttpServer::Impl::listen() {
   if (error == asio::error::address_in_use)
     fail("cannot listen on {}: another program does already; stop it or choose another port", place);
   if (error) fail("cannot listen on {}: {}", place, error.message());
+}
+
+}  // namespace
+
+void check_address(const std::string& host, int port) {
+  asio::io_context context;
+  tcp::acceptor acceptor(context);
+  listen_on(context, acceptor, host, port);
+}
+
+void HttpServer::Impl::listen() {
+  listen_on(context, acceptor, options.host, static_cast<int>(options.port));
   const auto bound = acceptor.local_endpoint();
   address = bound.address().is_v6() ? fmt::format("[{}]", bound.address().to_string()) : bound.address().to_string();
   rlimit files{};  // every connection is a file

@@ -87,6 +87,9 @@ struct HttpOptions {
   std::function<void(const std::string&)> on_error;
 };
 
+/// Throws Error when `host` and `port` cannot be listened on. For knowing it before hours of loading.
+void check_address(const std::string& host, int port);
+
 using HttpHandler = std::function<void(const std::shared_ptr<Exchange>&)>;
 
 class HttpServer {
