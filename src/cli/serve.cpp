@@ -12,6 +12,7 @@
 #include "base/interrupt.h"
 #include "base/threads.h"
 #include "cli/commands.h"
+#include "cli/device.h"
 #include "engine/engine.h"
 #include "engine/loaded_model.h"
 #include "serve/access.h"
@@ -48,9 +49,10 @@ void declare_option(Parser& p, const serve::OptionEntry& entry, ServeOptions& o)
   }
 }
 
-EngineOptions engine_options(const ServeOptions& o, const ModelConfig& config) {
+EngineOptions engine_options(const ServeOptions& o, const LoadedModel& m) {
+  const ModelConfig& config = m.config();
   EngineOptions e;
-  e.ops = o.ops;
+  e.ops = m.device().shares_host_memory() ? o.ops : m.fast_ops();
   e.cache_tokens = o.cache_tokens;
   e.max_sequences = static_cast<int32_t>(o.max_running);
   e.max_context = std::min({o.context > 0 ? o.context : config.max_positions, config.max_positions, o.cache_tokens});
@@ -74,6 +76,25 @@ serve::ApiModel api_model(const LoadedModel& m, const ServeOptions& o) {
   return out;
 }
 
+/// A full batch and a full chunk before the first client comes: what does not fit or does not run is known now, and the
+/// first request is as fast as later ones.
+void warm_up(Engine& engine, const ServeOptions& o, const ModelConfig& config) {
+  const int64_t longest = std::min(o.chunk, engine.max_context() - 3);
+  for (int64_t i = 0; i < o.max_running; ++i) {
+    GenerationRequest request;
+    request.prompt.assign(static_cast<size_t>(i == 0 ? std::max<int64_t>(1, longest) : 1), config.bos_id);
+    request.max_tokens = 2;
+    request.prefix.on = false;
+    engine.add(std::move(request));
+  }
+  std::string error;
+  while (engine.step([&](const GenerationEvent& e) {
+    if (e.finish == FinishReason::failed) error = e.error;
+  }))
+    throw_if_interrupted("warming up");
+  if (!error.empty()) fail("the first step of the engine failed: {}", error);
+}
+
 int serve_model(Flags f, const Parser& parser) {
   if (parser.given("--config"))
     serve::read_config_file(
@@ -88,7 +109,8 @@ int serve_model(Flags f, const Parser& parser) {
   if (f.options.threads > 0) set_thread_count(static_cast<int>(f.options.threads));
   serve::check_address(f.options.host, static_cast<int>(f.options.port));
   catch_interrupts();
-  const auto model = load_model(f.model);
+  const auto model =
+      load_model(f.model, {}, device_for(f.options.device, parser.given("--ops") || f.options.ops != "cpu"));
   for (const auto& field : model->config().unknown_fields)
     std::fprintf(stderr, "note: config.json has a field that fathom does not know: %s\n", field.c_str());
   const ServeOptions& o = f.options;
@@ -98,8 +120,9 @@ int serve_model(Flags f, const Parser& parser) {
   if (!serve::is_loopback(o.host) && o.api_keys.empty())
     std::fprintf(stderr, "note: everybody who can reach %s may use this server; --api-key asks for a key\n",
                  printable(o.host).c_str());
-  const EngineOptions options = engine_options(o, model->config());
+  const EngineOptions options = engine_options(o, *model);
   Engine engine(model->config(), model->weights, options);
+  warm_up(engine, o, model->config());
   const auto backend = serve::engine_backend(engine, options, model->config().vocab_size);
   serve::ServerSetup setup{o, api_model(*model, o), FATHOM_VERSION, {}};
   if (o.no_prefix_cache) setup.degraded.push_back("no prefix cache (--no-prefix-cache)");

@@ -44,6 +44,7 @@ struct Metrics::Impl {
 
   prometheus::Registry registry;
   std::string model;
+  Engine::Stats before;
 
   prometheus::Family<prometheus::Counter>& counter_family(const char* name, const char* help) {
     return prometheus::BuildCounter().Name(name).Help(help).Register(registry);
@@ -114,6 +115,10 @@ void Metrics::answered(const std::string& path, int status) {
   impl_->answers.Add({{"path", path}, {"status", std::to_string(status)}}).Increment();
 }
 
+void Metrics::start_from(const Engine::Stats& stats) {
+  impl_->before = stats;
+}
+
 void Metrics::refused() {
   impl_->refusals.Increment();
 }
@@ -145,13 +150,13 @@ std::string Metrics::text(const Service::Snapshot& service, const Backend::Limit
   m.cache_bytes.Set(static_cast<double>(service.engine.cache.bytes));
   m.cache_tokens.Set(static_cast<double>(limits.cache_tokens));
   m.context.Set(static_cast<double>(limits.max_context));
-  raise(m.prompt_total, service.engine.prompt_tokens);
-  raise(m.generated_total, service.engine.generated_tokens);
-  raise(m.steps, service.engine.steps);
-  raise(m.prefix_queries, service.engine.prefix.opened_tokens);
-  raise(m.prefix_hits, service.engine.prefix.hit_tokens);
-  raise(m.preemptions, service.engine.preemptions);
-  raise(m.recomputed, service.engine.recomputed_tokens);
+  raise(m.prompt_total, service.engine.prompt_tokens - m.before.prompt_tokens);
+  raise(m.generated_total, service.engine.generated_tokens - m.before.generated_tokens);
+  raise(m.steps, service.engine.steps - m.before.steps);
+  raise(m.prefix_queries, service.engine.prefix.opened_tokens - m.before.prefix.opened_tokens);
+  raise(m.prefix_hits, service.engine.prefix.hit_tokens - m.before.prefix.hit_tokens);
+  raise(m.preemptions, service.engine.preemptions - m.before.preemptions);
+  raise(m.recomputed, service.engine.recomputed_tokens - m.before.recomputed_tokens);
   raise(m.failures, service.failures);
   m.connections.Set(static_cast<double>(http.connections));
   raise(m.accepted, http.accepted);

@@ -25,6 +25,8 @@ class Metrics final : public GenerationObserver {
   /// A request that the service refused for lack of room.
   void refused();
 
+  /// What the engine has done before the server began is not counted.
+  void start_from(const Engine::Stats& stats);
   /// The text of /metrics.
   std::string text(const Service::Snapshot& service, const Backend::Limits& limits, const HttpServer::Counts& http);
 

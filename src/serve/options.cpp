@@ -65,6 +65,7 @@ const std::vector<OptionEntry>& option_table() {
       {"health-timeout", &O::health_timeout, 0.1, 3600, {}, "Seconds in which /health must see a token decoded"},
       {"thinking", &O::thinking, 0, 0, {}, "Chats think unless the request says otherwise"},
       {"no-prefix-cache", &O::no_prefix_cache, 0, 0, {}, "Every prompt is computed from its first token"},
+      {"device", &O::device, 0, 0, {"auto", "cpu", "cuda"}, "Where to run; auto: on the GPU if there is one"},
       {"ops", &O::ops, 0, 0, {"cpu", "ref"}, "Operations: fast, or the slow exact references"},
       {"threads", &O::threads, 0, 4096, {}, "Threads of the engine; 0: all processors"},
       {"profile-dir", &O::profile_dir, 0, 0, {}, "Folder for traces of /start_profile"},

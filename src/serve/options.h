@@ -27,7 +27,7 @@ struct ServeOptions {
   double request_timeout = 0, write_timeout = 30, drain_timeout = 30, health_timeout = 10;  // seconds; 0: none
   // The rest.
   bool thinking = false, no_prefix_cache = false;
-  std::string ops = "cpu";
+  std::string device = "auto", ops = "cpu";
   int64_t threads = 0;
   std::string profile_dir = ".";
   std::string log_format = "text", log_level = "info";
