@@ -64,7 +64,7 @@ int64_t Scheduler::hit_limit(const Active& a) const {
 PageCount Scheduler::wanted(const Active& a) const {
   const auto have = static_cast<int64_t>(a.tokens.size());
   const int64_t tokens = have + std::min(kGrowth, a.request.max_tokens - a.generated());
-  const int64_t window = std::min<int64_t>(tokens, cache_.config().window);
+  const int64_t window = std::min<int64_t>(tokens, cache_.config().window + Cache::kRing4);
   return {pages_for(window, Cache::kWindowPage) + 1, pages_for(tokens, Cache::kEntryPage)};
 }
 
@@ -83,6 +83,7 @@ bool Scheduler::fits(const Active& a) const {
     room.window -= std::max<int64_t>(0, want.window - pages_of(cache_.window_pages(r->sequence)));
     room.entry -= std::max<int64_t>(0, want.entry - pages_of(cache_.entry_pages(r->sequence)));
   }
+  if (room.window <= 0 || room.entry <= 0) return false;
   PageCount need = wanted(a);
   if (a.request.prefix.on) {
     // Pages of the hit that nobody has so far come out of the room too; half of the last one may have to be copied.
@@ -163,7 +164,8 @@ void Scheduler::finish(Active& a, bool damaged) {
 /// Room for the tokens, at the cost of others if need be. False when the request itself had to give way.
 bool Scheduler::reserve(Active& a, int64_t tokens) {
   if (prefix_.reserve(a.sequence, tokens)) return true;
-  for (const auto& r : running_) cache_.trim_window(r->sequence, 0);  // what is only of use to later requests
+  for (const auto& r : running_)
+    cache_.trim_window(r->sequence, Cache::kRing4);  // what is only of use to later requests
   while (!prefix_.reserve(a.sequence, tokens)) {
     Active* victim = held_running();
     if (!victim) victim = running_.back().get();
@@ -217,7 +219,7 @@ void Scheduler::fed(Active& a, int64_t tokens) {
     prefix_.keep(a.sequence, a.request.prefix.salt, a.tokens);
     a.kept = cache_.rows(a.sequence) / Cache::kEntryPage * Cache::kEntryPage;
   }
-  cache_.trim_window(a.sequence, a.request.prefix.on ? PrefixCache::kKeepWindow : 0);
+  cache_.trim_window(a.sequence, a.request.prefix.on ? PrefixCache::kKeepWindow : Cache::kRing4);
 }
 
 Scheduler::Stats Scheduler::stats() const {
