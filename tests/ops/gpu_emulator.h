@@ -24,6 +24,7 @@
 #define FATHOM_DEVICE inline
 #define FATHOM_UNROLL
 #define FATHOM_UNROLL_8
+#define FATHOM_UNROLL_2
 #define FATHOM_UNROLL_1
 
 namespace fathom::ops::device {
@@ -68,7 +69,7 @@ struct Block {
   int x = 0, y = 0, z = 0;
   std::vector<Fiber> fibers;
   std::vector<WarpExchange> warps;
-  Barrier barrier;
+  Barrier barrier, first_barrier;
   std::vector<std::byte> memory;
   std::byte* shared = nullptr;  // 1024-byte aligned, inside `memory`
   struct Cluster* cluster = nullptr;
@@ -153,6 +154,10 @@ inline void sync_block() {
   emulator::arrive_and_wait(emulator::self().block->barrier, emulator::machine().threads);
 }
 
+template <int kCount>
+void sync_first() {
+  emulator::arrive_and_wait(emulator::self().block->first_barrier, kCount);
+}
 inline void sync_warp() {
   const uint64_t nothing = 0;
   emulator::exchange(&nothing, 1);
@@ -213,6 +218,12 @@ inline uint32_t byte_permute(uint32_t a, uint32_t b, uint32_t selector) {
 }
 inline float exp2_fast(float x) {
   return std::exp2(x);
+}
+inline float reciprocal_approx(float x) {
+  return 1.0f / x;
+}
+inline uint32_t largest_halves(uint32_t a, uint32_t b) {
+  return std::max(a & 0xFFFFu, b & 0xFFFFu) | std::max(a & 0xFFFF0000u, b & 0xFFFF0000u);
 }
 inline float log2_exact(float x) {
   return std::log2(x);
@@ -376,6 +387,11 @@ inline void await(Phases* b, int phase) {
   while ((b->phase & 1) == (phase & 1)) emulator::yield();
 }
 uint32_t e4m3_pair_to_f16x2(uint32_t codes);
+inline constexpr int kDecodedUnit = 0;
+template <int kHalf>
+uint32_t decode_codes(uint32_t word) {
+  return e4m3_pair_to_f16x2(word >> 16 * kHalf);
+}
 
 inline void wait_for_previous_kernel() {}
 inline void let_next_kernel_start() {}

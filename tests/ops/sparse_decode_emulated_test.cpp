@@ -45,6 +45,7 @@ void run_emulated(SparseCase& c, const Run& run, std::vector<uint64_t>& arrivals
   std::vector<float> state(units * run.splits * sparse_decode::Partials<G>::kStateFloats, NAN);
   std::vector<uint64_t> partial(units * run.splits * G::kQuads, ~uint64_t{0});
   p.arrivals = arrivals.data(), p.state = state.data(), p.partial = partial.data(), p.patience = run.patience;
+  sparse_decode::divide(p, std::is_same_v<G, Wide> ? 64 : 16, run.splits);
   const auto grid = [&](int threads, bool cluster, auto block) {
     device::emulator::run_grid(run.splits, groups, c.shape.tokens, threads, G::kSharedBytes, cluster, run.seed, block);
   };
@@ -206,7 +207,7 @@ TEST(SparseDecodeEmulated, SplitsCombineThroughTheMemoryOfACluster) {
   s.window_length = {40, 5}, s.extra_length = {200, 30};
   expect_right<Burst<1, 1, 5, 8>>(s, {8, 0, 41}, "cluster of 8");
   expect_right<Burst<1, 1, 3, 16>>(s, {16, 0, 42}, "cluster of 16");
-  s.window_length = {0, 1}, s.extra_length = {0, 0};
+  s.window_length = {0, 1}, s.extra_length = {0, 0}, s.rotate = false;
   expect_right<Burst<1, 1, 3, 16>>(s, {16, 0, 43}, "no row, one row");
 }
 

@@ -52,6 +52,12 @@ FATHOM_HOST_DEVICE inline uint32_t spread_even_codes_f16(uint32_t word) {
   return (word << 7 & 0x3F803F80u) | (word << 8 & 0x80008000u);
 }
 
+/// The codes in bytes 0, 1 (half 0) or 2, 3 as fp16 fields: values times 2^-8.
+FATHOM_HOST_DEVICE inline uint32_t codes_to_f16_fields(uint32_t word, int half) {
+  const uint32_t pair = word >> 16 * half, spread = (pair & 0xFFu) << 8 | (pair & 0xFF00u) << 16;
+  return (spread >> 1 & 0x3F803F80u) | (spread & 0x80008000u);
+}
+
 inline constexpr int kLowestShiftF16 = -12, kHighestShiftF16 = 6;
 
 /// fp16x2 factor that turns fp16 fields into code * 2^shift.

@@ -13,9 +13,12 @@
 
 #include <cstdint>
 
+#include "ops/device/e4m3_decode.h"
+
 #define FATHOM_DEVICE __device__ __forceinline__
 #define FATHOM_UNROLL _Pragma("unroll")
 #define FATHOM_UNROLL_8 _Pragma("unroll 8")
+#define FATHOM_UNROLL_2 _Pragma("unroll 2")
 #define FATHOM_UNROLL_1 _Pragma("unroll 1")
 
 namespace fathom::ops::device {
@@ -48,6 +51,11 @@ FATHOM_DEVICE void sync_block() {
 }
 FATHOM_DEVICE void sync_warp() {
   __syncwarp();
+}
+/// A barrier of the block's first kCount threads (whole warps).
+template <int kCount>
+FATHOM_DEVICE void sync_first() {
+  asm volatile("bar.sync 1, %0;" ::"n"(kCount) : "memory");
 }
 FATHOM_DEVICE float shuffle_xor(float v, int mask) {
   return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
@@ -91,6 +99,16 @@ FATHOM_DEVICE float exp2_fast(float x) {
 }
 FATHOM_DEVICE float log2_exact(float x) {
   return log2f(x);
+}
+/// 1 / x to 1 ulp.
+FATHOM_DEVICE float reciprocal_approx(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+/// The larger of each pair of unsigned 16-bit halves.
+FATHOM_DEVICE uint32_t largest_halves(uint32_t a, uint32_t b) {
+  return __vmaxu2(a, b);
 }
 /// sin and cos of pi * x, any |x| below 2^23.
 FATHOM_DEVICE void sincos_pi(float x, float* s, float* c) {
@@ -491,6 +509,21 @@ FATHOM_DEVICE uint32_t e4m3_pair_to_f16x2(uint32_t codes) {
   return codes;
 #endif
 }
+
+/// The codes in bytes 0, 1 (kHalf 0) or 2, 3 of a word -> fp16, exact, in units of 2^kDecodedUnit.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 890
+inline constexpr int kDecodedUnit = -8;
+template <int kHalf>
+FATHOM_DEVICE uint32_t decode_codes(uint32_t word) {
+  return codes_to_f16_fields(word, kHalf);
+}
+#else
+inline constexpr int kDecodedUnit = 0;
+template <int kHalf>
+FATHOM_DEVICE uint32_t decode_codes(uint32_t word) {
+  return e4m3_pair_to_f16x2(word >> 16 * kHalf);
+}
+#endif
 
 }  // namespace fathom::ops::device
 

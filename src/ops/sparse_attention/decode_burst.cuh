@@ -20,11 +20,11 @@ struct RowPlace {
   int to_scales = 0;
 };
 
-FATHOM_DEVICE RowPlace place_of(const KvPool& pool, int slot) {
+FATHOM_DEVICE RowPlace place_of(const Rows& rows, int slot) {
   if (slot < 0) return {};
-  const auto page_rows = static_cast<uint32_t>(pool.page_rows);
-  const uint32_t page = static_cast<uint32_t>(slot) / page_rows, row = static_cast<uint32_t>(slot) - page * page_rows;
-  return {pool.data + static_cast<int64_t>(page) * pool.stride + row * kV4DataBytes,
+  const auto page_rows = static_cast<uint32_t>(rows.pool.page_rows);
+  const uint32_t page = rows.pages.page_of(slot), row = static_cast<uint32_t>(slot) - page * page_rows;
+  return {rows.pool.data + static_cast<int64_t>(page) * rows.pool.stride + row * kV4DataBytes,
           static_cast<int>((page_rows - row) * kV4DataBytes + row * kV4ScaleBytes)};
 }
 
@@ -36,7 +36,7 @@ FATHOM_DEVICE RowPlace find_rows(const Params& p, const Place& at, int token, in
   constexpr int kEach = 2 * G::kTiles;
   const int split = device::block_x(), splits = device::grid_x(), row = kEach * at.warp + at.lane;
   const RowCounts all{p.window.most, p.extra.most};
-  const Share guess = share_of(all.total(), G::kTileRows, splits, split);
+  const Share guess = share_of_token(p, all, G::kTileRows, splits, split);
   const auto slot_of = [&](RowCounts counts, const Share& s) {
     return at.lane < kEach && row < s.tiles * G::kTileRows
                ? load_slot(p, token, counts, s.first_tile * G::kTileRows + row)
@@ -45,10 +45,10 @@ FATHOM_DEVICE RowPlace find_rows(const Params& p, const Place& at, int token, in
   int slot = slot_of(all, guess);
   const RowCounts counts{clamp_length(p.window, token), clamp_length(p.extra, token)};
   load_query<G>(p, at, token, first_head, query);
-  share = share_of(counts.total(), G::kTileRows, splits, split);
+  share = share_of_token(p, counts, G::kTileRows, splits, split);
   if (counts.window != all.window || counts.extra != all.extra) slot = slot_of(counts, share);
   const bool windowed = share.first_tile * G::kTileRows + row < counts.window;
-  return place_of(windowed ? p.window.pool : p.extra.pool, slot);
+  return place_of(windowed ? p.window : p.extra, slot);
 }
 
 /// Starts the copies of the warp's rows; rows that are not there become zeros and are masked.
@@ -57,7 +57,7 @@ FATHOM_DEVICE void gather_rows(const Shared<G>& shared, const void* any_address,
   constexpr int kEach = 2 * G::kTiles;
   if (at.lane < kEach) shared.row_bias()[kEach * at.warp + at.lane] = mine.data ? 0.0f : -__builtin_huge_valf();
   const auto address = reinterpret_cast<uint64_t>(mine.data);
-  FATHOM_UNROLL
+  FATHOM_UNROLL_1
   for (int i = 0; i < kEach; ++i) {
     const auto* data = reinterpret_cast<const std::byte*>(device::shuffle_from(address, i));
     const int to_scales = device::shuffle_from(mine.to_scales, i), row = kEach * at.warp + i;
@@ -73,15 +73,118 @@ FATHOM_DEVICE void gather_rows(const Shared<G>& shared, const void* any_address,
   device::copy_async_commit();
 }
 
-/// Softmax over all rows of the block: probabilities as fp16, (reference, sum) of each head into shared memory.
+/// Query fragments of a warp: fp16 in units of 2^exponent against codes, bf16 against RoPE channels.
+template <typename G>
+struct BurstQuery {
+  uint32_t fragment[G::kScoreMTiles][G::kGroupsPerWarp][4][4];
+  float unit;  // what a product of 1 (query) and 1 (code as decoded) stands for
+};
+
+/// bf16 queries -> fp16, the warp's largest brought to 2^14, so that only what is 2^28 times smaller is rounded.
+template <typename G>
+FATHOM_DEVICE void arrange_burst_query(const Place& at, const RawQuery<G>& raw, BurstQuery<G>& query) {
+  const ScorePart<G> part(at.warp);
+  uint32_t most = 0;
+  FATHOM_UNROLL
+  for (int m = 0; m < G::kScoreMTiles; ++m) FATHOM_UNROLL
+  for (int j = 0; j < G::kGroupsPerWarp; ++j) {
+    if (part.group(j) == kRopeGroup) continue;
+    FATHOM_UNROLL
+    for (int i = 0; i < 16; ++i) most = device::largest_halves(most, raw.word[m][j][i / 8][i % 8] & 0x7FFF7FFFu);
+  }
+  most = device::largest_of_warp(most >> 16 > (most & 0xFFFF) ? most >> 16 : most & 0xFFFF);
+  const int exponent = 141 - (most >> 7 < 16 ? 16 : static_cast<int>(most >> 7));
+  const float factor = power_of_two(exponent);
+  query.unit = power_of_two(-exponent - device::kDecodedUnit);
+  FATHOM_UNROLL
+  for (int m = 0; m < G::kScoreMTiles; ++m) FATHOM_UNROLL
+  for (int j = 0; j < G::kGroupsPerWarp; ++j) {
+    const bool codes = part.group(j) != kRopeGroup;
+    FATHOM_UNROLL
+    for (int half = 0; half < 2; ++half) FATHOM_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t v = raw.word[m][j][half][i];
+      query.fragment[m][j][i / 2][half + i % 2 * 2] =
+          codes ? device::pack_f16x2(low_channel(v) * factor, high_channel(v) * factor) : v;
+    }
+  }
+}
+
+/// Partial scores of 8 rows (column tile `n` of a tile) over one group of 64 channels: sum += q k, scaled.
+template <typename G>
+FATHOM_DEVICE void score_group(const std::byte* stage, const Place& at, const std::byte* key, int n, int group,
+                               const uint32_t (&query)[G::kScoreMTiles][G::kGroupsPerWarp][4][4], int j, float unit,
+                               float (&sum)[G::kScoreMTiles][4]) {
+  float part[G::kScoreMTiles][4] = {};
+  if (group != kRopeGroup) {
+    uint32_t word[4];
+    __builtin_memcpy(word, __builtin_assume_aligned(key, 16), sizeof(word));
+    const std::byte* scales = stage + physical_row(2 * at.t) * G::kRowStride + 8 * n * G::kRowStride + G::kScaleOffset;
+    const float even = unit * std::bit_cast<float>(static_cast<uint32_t>(scales[group]) << 23);
+    const float odd =
+        unit * std::bit_cast<float>(static_cast<uint32_t>(stage[(physical_row(2 * at.t) ^ kOddRowFlip) * G::kRowStride +
+                                                                8 * n * G::kRowStride + G::kScaleOffset + group])
+                                    << 23);
+    FATHOM_UNROLL
+    for (int step = 0; step < 4; ++step) {
+      const uint32_t b0 = device::decode_codes<0>(word[step]), b1 = device::decode_codes<1>(word[step]);
+      FATHOM_UNROLL
+      for (int m = 0; m < G::kScoreMTiles; ++m) device::mma_f16(part[m], query[m][j][step], b0, b1);
+    }
+    FATHOM_UNROLL
+    for (int m = 0; m < G::kScoreMTiles; ++m) FATHOM_UNROLL
+    for (int i = 0; i < 4; ++i) sum[m][i] += part[m][i] * (i & 1 ? odd : even);
+  } else {
+    uint32_t b[8];
+    load_keys<G>(key, false, 0, false, b);
+    FATHOM_UNROLL
+    for (int step = 0; step < 4; ++step) FATHOM_UNROLL
+    for (int m = 0; m < G::kScoreMTiles; ++m)
+      device::mma_bf16(part[m], query[m][j][step], b[2 * step], b[2 * step + 1]);
+    FATHOM_UNROLL
+    for (int m = 0; m < G::kScoreMTiles; ++m) FATHOM_UNROLL
+    for (int i = 0; i < 4; ++i) sum[m][i] += part[m][i];
+  }
+}
+
+/// Partial scores of all rows over this warp's channels -> shared memory. Few instructions that repeat: what runs once
+/// runs at the speed at which instructions arrive.
+template <typename G>
+FATHOM_DEVICE void score_rows(const Shared<G>& shared, const Place& place, const Offsets<G>& at,
+                              const BurstQuery<G>& query) {
+  const ScorePart<G> part(place.warp);
+  FATHOM_UNROLL_1
+  for (int tile = 0; tile < G::kTiles; ++tile) {
+    const std::byte* stage = shared.stage(tile);
+    float sum[2][G::kScoreMTiles][4] = {};
+    FATHOM_UNROLL
+    for (int n = 0; n < 2; ++n) FATHOM_UNROLL
+    for (int j = 0; j < G::kGroupsPerWarp; ++j)
+      score_group<G>(stage, place, stage + at.key[j] + 8 * n * G::kRowStride, n, part.group(j), query.fragment, j,
+                     query.unit, sum[n]);
+    std::byte* out = shared.scores(tile);
+    FATHOM_UNROLL
+    for (int n = 0; n < 2; ++n) FATHOM_UNROLL
+    for (int m = 0; m < G::kScoreMTiles; ++m) FATHOM_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      // Heads 16 m + 8 half away have the same swizzle, and column tile n flips bits of it.
+      auto* to = reinterpret_cast<float*>(out + ((at.score_store ^ n << 5) + (16 * m + 8 * half) * G::kTileRows * 4));
+      to[0] = sum[n][m][2 * half], to[1] = sum[n][m][2 * half + 1];
+    }
+  }
+}
+
+/// Softmax over all rows of the block: probabilities as fp16, (reference, sum) of each head into shared memory. A
+/// thread has kScoresPerThread neighbouring rows of one head in each tile; their sums wait in shared memory for the
+/// maximum.
 template <typename G>
 FATHOM_DEVICE void softmax_rows(const Shared<G>& shared, const Place& place, const Offsets<G>& at, const Params& p) {
   constexpr int kCount = G::kScoresPerThread, kLanes = G::kLanesPerHead;
   using Vector = FloatVector<kCount>;
-  float score[G::kTiles][kCount], most = -__builtin_huge_valf();
-  FATHOM_UNROLL
+  float most = -__builtin_huge_valf();
+  FATHOM_UNROLL_1
   for (int tile = 0; tile < G::kTiles; ++tile) {
-    const std::byte* scores = shared.scores(tile) + at.score_load;
+    std::byte* scores = shared.scores(tile) + at.score_load;
     Vector part[G::kSlices];
     FATHOM_UNROLL
     for (int s = 0; s < G::kSlices; ++s) part[s] = *reinterpret_cast<const Vector*>(scores + s * G::kScoreBytes);
@@ -89,12 +192,12 @@ FATHOM_DEVICE void softmax_rows(const Shared<G>& shared, const Place& place, con
         *reinterpret_cast<const Vector*>(shared.row_bias() + tile * G::kTileRows + place.thread % kLanes * kCount);
     FATHOM_UNROLL
     for (int i = 0; i < kCount; ++i) {
-      float sum = part[0].v[i];
       FATHOM_UNROLL
-      for (int s = 1; s < G::kSlices; ++s) sum += part[s].v[i];
-      score[tile][i] = sum * p.score_scale + bias.v[i];
-      most = score[tile][i] > most ? score[tile][i] : most;
+      for (int s = 1; s < G::kSlices; ++s) part[0].v[i] += part[s].v[i];
+      part[0].v[i] = part[0].v[i] * p.score_scale + bias.v[i];
+      most = part[0].v[i] > most ? part[0].v[i] : most;
     }
+    *reinterpret_cast<Vector*>(scores) = part[0];
   }
   FATHOM_UNROLL
   for (int mask = 1; mask < kLanes; mask *= 2) {
@@ -103,14 +206,15 @@ FATHOM_DEVICE void softmax_rows(const Shared<G>& shared, const Place& place, con
   }
   const float reference = most == -__builtin_huge_valf() ? 0.0f : most;
   float sum = 0;
-  FATHOM_UNROLL
+  FATHOM_UNROLL_1
   for (int tile = 0; tile < G::kTiles; ++tile) {
+    const Vector score = *reinterpret_cast<const Vector*>(shared.scores(tile) + at.score_load);
     HalfVector<kCount> rounded;
     FATHOM_UNROLL
     for (int i = 0; i < kCount; ++i) {
-      const float probability = device::exp2_fast(score[tile][i] - reference);
+      const float probability = device::exp2_fast(score.v[i] - reference);
       sum += probability;
-      rounded.v[i] = static_cast<uint16_t>(device::pack_f16x2(probability, 0.0f));
+      rounded.v[i] = static_cast<uint16_t>(device::pack_f16x2(probability * (1 << G::kProbabilityExponent), 0.0f));
     }
     *reinterpret_cast<HalfVector<kCount>*>(shared.probabilities(tile) + at.probability_store) = rounded;
   }
@@ -136,38 +240,64 @@ struct ScaleRange {
   }
 };
 
+/// Products with the codes of one tile; the rows' scales, relative to the output's unit, go into the probabilities.
+template <typename G>
+FATHOM_DEVICE void add_codes(const std::byte* stage, const std::byte* probabilities, const Offsets<G>& at,
+                             Output<G>& output) {
+  const ValueCodes codes = ValueCodes::load<G>(stage, at);
+  uint32_t factor[2], value[16];
+  FATHOM_UNROLL
+  for (int k = 0; k < 2; ++k) {  // 2^shift as fp16, twice
+    factor[k] = static_cast<uint32_t>(15 + ValueCodes::shift(codes.scale[2 * k], output.unit)) << 10 |
+                static_cast<uint32_t>(15 + ValueCodes::shift(codes.scale[2 * k + 1], output.unit)) << 26;
+    FATHOM_UNROLL
+    for (int i = 0; i < 2; ++i) {  // channels 4 i .. 4 i + 3 of two rows, pairs of rows
+      const uint32_t low = device::byte_permute(codes.word[2 * k][i], codes.word[2 * k + 1][i], 0x5140);
+      const uint32_t high = device::byte_permute(codes.word[2 * k][i], codes.word[2 * k + 1][i], 0x7362);
+      value[2 * (4 * i) + k] = device::decode_codes<0>(low);
+      value[2 * (4 * i + 1) + k] = device::decode_codes<1>(low);
+      value[2 * (4 * i + 2) + k] = device::decode_codes<0>(high);
+      value[2 * (4 * i + 3) + k] = device::decode_codes<1>(high);
+    }
+  }
+  FATHOM_UNROLL
+  for (int m = 0; m < G::kMTiles; ++m) {
+    uint32_t probability[4];
+    device::load_matrices(probability, probabilities + 16 * m * G::kTileRows * 2);
+    FATHOM_UNROLL
+    for (int i = 0; i < 4; ++i) probability[i] = device::multiply_f16x2(probability[i], factor[i / 2]);
+    FATHOM_UNROLL
+    for (int n = 0; n < 8; ++n) device::mma_f16(output.sum[m][n], probability, value[2 * n], value[2 * n + 1]);
+  }
+}
+
 /// O = P V over all rows of the block, by the warp that owns the slice.
 template <typename G>
 FATHOM_DEVICE void value_rows(const Shared<G>& shared, const Place& place, const Offsets<G>& at, Output<G>& output) {
-  const auto tile_of = [&](int tile, auto load) {
-    uint32_t value[16];
-    const bool f16 = load(shared.stage(tile), value);
-    add_values<G>(shared.probabilities(tile) + at.probability_load, f16, value, output);
-  };
+  const auto probabilities = [&](int tile) { return shared.probabilities(tile) + at.probability_load; };
   if (!slice_is_fp8(G::kFormat, place.warp)) {
     output.unit = kBf16Unit;
     FATHOM_UNROLL_1
-    for (int tile = 0; tile < G::kTiles; ++tile)
-      tile_of(tile, [&](const std::byte* stage, uint32_t(&value)[16]) {
-        return load_bf16_values<G>(stage + at.value, value);
-      });
+    for (int tile = 0; tile < G::kTiles; ++tile) {
+      uint32_t value[16];
+      const bool f16 = load_bf16_values<G>(shared.stage(tile) + at.value, value);
+      add_values<G>(probabilities(tile), f16, value, output);
+    }
     return;
   }
   const ScaleRange range = ScaleRange::of<G>(shared, place);
   output.unit = range.largest;
   if (range.smallest >= range.largest + device::kLowestShiftF16) {
-    FATHOM_UNROLL
-    for (int tile = 0; tile < G::kTiles; ++tile)
-      tile_of(tile, [&](const std::byte* stage, uint32_t(&value)[16]) {
-        ValueCodes::load<G>(stage, at).decode_f16(output.unit, value);
-        return true;
-      });
+    FATHOM_UNROLL_1
+    for (int tile = 0; tile < G::kTiles; ++tile) add_codes<G>(shared.stage(tile), probabilities(tile), at, output);
+    output.unit -= device::kDecodedUnit;
   } else {
     FATHOM_UNROLL_1
-    for (int tile = 0; tile < G::kTiles; ++tile)
-      tile_of(tile, [&](const std::byte* stage, uint32_t(&value)[16]) {
-        return load_fp8_values<G>(stage, at, output, value);
-      });
+    for (int tile = 0; tile < G::kTiles; ++tile) {
+      uint32_t value[16];
+      const bool f16 = load_fp8_values<G>(shared.stage(tile), at, output, value);
+      add_values<G>(probabilities(tile), f16, value, output);
+    }
   }
 }
 
@@ -196,12 +326,11 @@ FATHOM_DEVICE void burst_block(const Params& p, std::byte* shared_base) {
   const Offsets<G> at(place);
   Output<G> output;
   if (device::block_x() < share.blocks) {
-    Query<G> query;
-    arrange_query<G>(place, raw, query);
+    BurstQuery<G> query;
+    arrange_burst_query<G>(place, raw, query);
     device::copy_async_wait<0>();
     device::sync_block();
-    FATHOM_UNROLL
-    for (int tile = 0; tile < G::kTiles; ++tile) score_tile<G>(shared, place, at, query, shared.stage(tile), tile);
+    score_rows<G>(shared, place, at, query);
     device::sync_block();
     softmax_rows<G>(shared, place, at, p);
     device::sync_block();

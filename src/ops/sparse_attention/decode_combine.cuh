@@ -14,7 +14,6 @@
 
 namespace fathom::ops::sparse_decode {
 
-inline constexpr int kMostSplits = 32;
 inline constexpr int kCountShift = 32;
 inline constexpr uint64_t kArrivalsPerLaunch = 64;
 
@@ -40,8 +39,9 @@ struct Partials {
   }
 };
 
+/// Place of a lane's quad: quads 2 i and 2 i + 1 of a lane are neighbours.
 FATHOM_DEVICE int quad_index(int m, int slice, int quad, int lane) {
-  return ((m * kWarps + slice) * 8 + quad) * 32 + lane;
+  return (((m * kWarps + slice) * 4 + quad / 2) * 32 + lane) * 2 + quad % 2;
 }
 
 /// Four floats as four fp16.
@@ -51,6 +51,20 @@ FATHOM_DEVICE uint64_t pack_quad(const float (&v)[4]) {
 FATHOM_DEVICE void unpack_quad(uint64_t quad, float (&v)[4]) {
   device::unpack_f16x2(static_cast<uint32_t>(quad), &v[0], &v[1]);
   device::unpack_f16x2(static_cast<uint32_t>(quad >> 32), &v[2], &v[3]);
+}
+
+FATHOM_DEVICE void load_quads(const uint64_t* from, uint64_t (&quads)[1]) {
+  quads[0] = device::load_l2(from);
+}
+FATHOM_DEVICE void load_quads(const uint64_t* from, uint64_t (&quads)[2]) {
+  const device::Float4 v = device::load_l2(reinterpret_cast<const device::Float4*>(from));
+  __builtin_memcpy(quads, &v, sizeof(v));
+}
+FATHOM_DEVICE void store_two(uint64_t* to, uint64_t a, uint64_t b) {
+  const uint64_t both[2] = {a, b};
+  device::Float4 v;
+  __builtin_memcpy(&v, both, sizeof(v));
+  *reinterpret_cast<device::Float4*>(to) = v;
 }
 
 /// Exponent that brings values of at most `most` below 2^15: multiply with 2^it.
@@ -68,7 +82,8 @@ FATHOM_DEVICE float normalise(const float* state, Output<G>& output) {
   FATHOM_UNROLL
   for (int m = 0; m < G::kMTiles; ++m) FATHOM_UNROLL
   for (int half = 0; half < 2; ++half) {
-    const float sum = state[2 * (16 * m + 8 * half + g) + 1], inverse = sum > 0 ? 1.0f / sum : 0.0f;
+    const float sum = state[2 * (16 * m + 8 * half + g) + 1],
+                inverse = sum > 0 ? device::reciprocal_approx(sum * (1 << G::kProbabilityExponent)) : 0.0f;
     FATHOM_UNROLL
     for (int n = 0; n < 8; ++n) FATHOM_UNROLL
     for (int i = 0; i < 2; ++i) {
@@ -88,33 +103,17 @@ template <typename G, bool kFp8>
 FATHOM_DEVICE void store_quads(const Shared<G>& shared, const Partials<G>& partials, int split, Output<G>& output) {
   const int warp = device::thread_index() / 32, lane = device::thread_index() % 32;
   const float factor = normalise<G, kFp8>(shared.state(), output);
-  uint64_t* to = partials.quads(split);
+  uint64_t* to = partials.quads(split) + quad_index(0, warp, 0, lane);
   FATHOM_UNROLL
   for (int m = 0; m < G::kMTiles; ++m) FATHOM_UNROLL
-  for (int quad = 0; quad < 8; ++quad) {
-    float v[4];
-    take_quad<kFp8>(output.sum[m], quad / 4, quad % 4, v);
-    to[quad_index(m, warp, quad, lane)] = pack_quad(v);
+  for (int quad = 0; quad < 8; quad += 2) {
+    float a[4], b[4];
+    take_quad<kFp8>(output.sum[m], quad / 4, quad % 4, a);
+    take_quad<kFp8>(output.sum[m], quad / 4, quad % 4 + 1, b);
+    store_two(to + quad_index(m, 0, quad, 0), pack_quad(a), pack_quad(b));
   }
   if (lane < G::kMTiles) *partials.factor(split, lane, warp) = factor;
 }
-
-/// A lane's share of the weights of its head's splits: the four lanes of a head hold splits t, t+4, t+8 ...
-template <int kCount>
-struct SplitWeights {
-  float weight[kCount];
-  float lse;
-
-  /// Weight of split `i` (a constant below 4 kCount), and the step to the next `kStep` splits (a multiple of 4).
-  FATHOM_DEVICE float of(int i) const {
-    return device::shuffle_from(weight[i / 4], device::thread_index() % 32 / 4 * 4 + i % 4);
-  }
-  template <int kStep>
-  FATHOM_DEVICE void advance() {
-    FATHOM_UNROLL
-    for (int k = 0; k + kStep / 4 < kCount; ++k) weight[k] = weight[k + kStep / 4];
-  }
-};
 
 FATHOM_DEVICE float largest_of_head(float v) {
   const float a = device::shuffle_xor(v, 1);
@@ -123,98 +122,112 @@ FATHOM_DEVICE float largest_of_head(float v) {
   return b > v ? b : v;
 }
 
-/// The states of this lane's splits and the factors of one slice, loaded first so that everything else is on its way
-/// meanwhile.
+/// States of a head's splits and what becomes of them: the four lanes of a head hold splits t, t+4, t+8 ...
 template <int kCount>
 struct SplitStates {
-  float reference[kCount], sum[kCount], factor[kCount];
+  float reference[kCount], sum[kCount];
 
-  template <typename G>
-  FATHOM_DEVICE static SplitStates load(const Partials<G>& partials, int blocks, int local, int slice) {
-    SplitStates s;
-    FATHOM_UNROLL
-    for (int k = 0; k < kCount; ++k) {
-      const int split = 4 * k + device::thread_index() % 4;
-      s.reference[k] = -__builtin_huge_valf(), s.sum[k] = s.factor[k] = 0;
-      if (split >= blocks) continue;
-      device::load_l2_pair(partials.state(split) + 2 * local, &s.reference[k], &s.sum[k]);
-      s.factor[k] = device::load_l2(partials.factor(split, local / 16, slice));
-    }
-    return s;
-  }
-  FATHOM_DEVICE SplitWeights<kCount> weights(float sink) const {
+  /// Replaces each sum by the weight of that split's (divided) output. Returns lse.
+  FATHOM_DEVICE float weigh(float sink) {
     float most = reference[0];
     FATHOM_UNROLL
     for (int k = 1; k < kCount; ++k) most = reference[k] > most ? reference[k] : most;
     most = largest_of_head(most);
-    SplitWeights<kCount> w;
+    const float against = most == -__builtin_huge_valf() ? 0.0f : most;
     float total = 0;
     FATHOM_UNROLL
     for (int k = 0; k < kCount; ++k) {
-      w.weight[k] = most == -__builtin_huge_valf() ? 0.0f : sum[k] * device::exp2_fast(reference[k] - most);
-      total += w.weight[k];
-      w.weight[k] *= factor[k];
+      sum[k] *= device::exp2_fast(reference[k] - against);
+      total += sum[k];
     }
     total += device::shuffle_xor(total, 1);
     total += device::shuffle_xor(total, 2);
     const HeadResult result = head_result(sink, most, total);
     FATHOM_UNROLL
-    for (int k = 0; k < kCount; ++k) w.weight[k] *= result.inverse;
-    w.lse = result.lse;
-    return w;
+    for (int k = 0; k < kCount; ++k) sum[k] *= result.inverse;
+    return result.lse;
   }
 };
 
-/// Quads that a warp sums together where there are more quads than warps: as many as registers allow.
+/// Tables in shared memory of the final sum.
 template <typename G>
-inline constexpr int kCoarse = G::kMTiles > 1                ? 4
-                               : G::kFormat == RowFormat::v4 ? 2
-                                                             : 1;
+FATHOM_DEVICE float* weights_of(const Shared<G>& shared, int split) {
+  return reinterpret_cast<float*>(shared.base + G::kWeightsAt) + split * G::kHeads;
+}
+template <typename G>
+FATHOM_DEVICE float* factors_of(const Shared<G>& shared, int split) {
+  return reinterpret_cast<float*>(shared.base + G::kFactorsAt) + split * (G::kMTiles * kWarps);
+}
 
-/// The weighted sums over the splits of kQuads quads (1, 2 or 4 of one half) of a slice, rounded: two pairs of channels
-/// each, of head 16 m + 8 (quad / 4) + g. All loads of several splits are in flight together.
-template <typename G, int kQuads>
-FATHOM_DEVICE void sum_quads(const Shared<G>& shared, const Partials<G>& partials, int token, int first_head,
-                             int blocks, int m, int slice, int quad, uint32_t (&word)[kQuads][2]) {
-  constexpr int kAhead = 16 / kQuads < 8 ? 8 : 16 / kQuads;
+/// Weights of all heads' splits and the slices' factors into shared memory, by the block's first kThreads threads;
+/// zeros up to a multiple of kAhead splits. Writes lse when asked to.
+template <typename G, int kAhead>
+FATHOM_DEVICE void prepare_sum(const Shared<G>& shared, const Partials<G>& partials, int token, int first_head,
+                               int blocks, bool write_lse) {
+  constexpr int kCount = kMostSplits / 4;
   const Params& p = partials.p;
-  const int lane = device::thread_index() % 32, local = 16 * m + 8 * (quad / 4) + lane / 4, head = first_head + local;
-  const int at = quad_index(m, slice, quad, lane);
-  const auto states = SplitStates<kMostSplits / 4>::load(partials, blocks, local, slice);
-  uint64_t ahead[kAhead][kQuads];
-  const auto load = [&](int i, int split) {
+  const int thread = device::thread_index(), local = thread / 4, t = thread % 4;
+  if (local < G::kHeads) {
+    SplitStates<kCount> states;
     FATHOM_UNROLL
-    for (int q = 0; q < kQuads; ++q)
-      if (split < blocks) ahead[i][q] = device::load_l2(partials.quads(split) + at + 32 * q);
-  };
-  FATHOM_UNROLL
-  for (int i = 0; i < kAhead; ++i) {
+    for (int k = 0; k < kCount; ++k) {
+      states.reference[k] = -__builtin_huge_valf(), states.sum[k] = 0;
+      if (4 * k + t < blocks)
+        device::load_l2_pair(partials.state(4 * k + t) + 2 * local, &states.reference[k], &states.sum[k]);
+    }
+    const float lse = states.weigh(shared.sinks()[local]);
     FATHOM_UNROLL
-    for (int q = 0; q < kQuads; ++q) ahead[i][q] = 0;
-    load(i, i);
+    for (int k = 0; k < kCount; ++k) weights_of(shared, 4 * k + t)[local] = states.sum[k];
+    if (write_lse && p.lse && t == 0 && first_head + local < p.heads)
+      p.lse[token * p.lse_token_stride + first_head + local] = lse;
   }
-  auto weights = states.weights(shared.sinks()[local]);
-  if (p.lse && slice == 0 && quad % 4 == 0 && lane % 4 == 0 && head < p.heads)
-    p.lse[token * p.lse_token_stride + head] = weights.lse;
-  float sum[kQuads][4] = {};
+  FATHOM_UNROLL_1
+  for (int i = thread; i < (blocks + kAhead - 1) / kAhead * kAhead * G::kMTiles * kWarps; i += kThreads) {
+    const int split = i / (G::kMTiles * kWarps), at = i % (G::kMTiles * kWarps);
+    factors_of(shared, split)[at] = split < blocks ? device::load_l2(partials.factor(split, 0, 0) + at) : 0.0f;
+  }
+  device::sync_first<kThreads>();
+}
+
+/// How a warp sums up: kPair quads together, kAhead splits in flight.
+template <typename G>
+struct Summing {
+  static constexpr int kPair = G::kMTiles == 1 ? 1 : 2, kAhead = 16 / kPair;
+};
+
+/// The weighted sums over the splits of kPair neighbouring quads of a slice, rounded: two pairs of channels each, of
+/// head 16 m + 8 (quad / 4) + g.
+template <typename G>
+FATHOM_DEVICE void sum_quads(const Shared<G>& shared, const Partials<G>& partials, int blocks, int m, int slice,
+                             int quad, uint32_t (&word)[Summing<G>::kPair][2]) {
+  constexpr int kPair = Summing<G>::kPair, kAhead = Summing<G>::kAhead;
+  const int lane = device::thread_index() % 32, local = 16 * m + 8 * (quad / 4) + lane / 4;
+  const uint64_t* from = partials.quads(0) + quad_index(m, slice, quad, lane);
+  const float* weights = weights_of(shared, 0) + local;
+  const float* factors = factors_of(shared, 0) + m * kWarps + slice;
+  float sum[kPair][4] = {};
   FATHOM_UNROLL_1
   for (int first = 0; first < blocks; first += kAhead) {
+    uint64_t ahead[kAhead][kPair];
     FATHOM_UNROLL
     for (int i = 0; i < kAhead; ++i) {
-      const float w = weights.of(i);  // 0 beyond the last split
+      const int split = first + i < blocks ? first + i : blocks - 1;  // beyond the last: weight 0
+      load_quads(from + split * G::kQuads, ahead[i]);
+    }
+    FATHOM_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      const float w = weights[(first + i) * G::kHeads] * factors[(first + i) * (G::kMTiles * kWarps)];
       FATHOM_UNROLL
-      for (int q = 0; q < kQuads; ++q) {
+      for (int q = 0; q < kPair; ++q) {
         float v[4];
         unpack_quad(ahead[i][q], v);
         FATHOM_UNROLL
         for (int k = 0; k < 4; ++k) sum[q][k] += w * v[k];
       }
-      load(i, first + kAhead + i);
     }
-    weights.template advance<kAhead>();
   }
   FATHOM_UNROLL
-  for (int q = 0; q < kQuads; ++q) {
+  for (int q = 0; q < kPair; ++q) {
     word[q][0] = device::pack_bf16x2(sum[q][0], sum[q][1]);
     word[q][1] = device::pack_bf16x2(sum[q][2], sum[q][3]);
   }
@@ -236,34 +249,21 @@ FATHOM_DEVICE void store_pairs(const Shared<G>& shared, const Params& p, int tok
   *reinterpret_cast<uint32_t*>(out + b) = word[1];
 }
 
-/// Quads of the final sum straight to the bf16 output.
-template <typename G, int kQuads>
-FATHOM_DEVICE void combine_quads(const Shared<G>& shared, const Partials<G>& partials, int token, int first_head,
-                                 int blocks, int m, int slice, int quad) {
-  const Params& p = partials.p;
-  const int head = first_head + 16 * m + 8 * (quad / 4) + device::thread_index() % 32 / 4;
-  uint32_t word[kQuads][2];
-  sum_quads<G, kQuads>(shared, partials, token, first_head, blocks, m, slice, quad, word);
-  if (head >= p.heads) return;
-  FATHOM_UNROLL
-  for (int q = 0; q < kQuads; ++q) store_pairs<G>(shared, p, token, head, slice, quad + q, word[q]);
-}
-
 /// 128 channels of 8 heads by one warp, with codes, by way of rows in shared memory.
 template <typename G>
 FATHOM_DEVICE void combine_group(const Shared<G>& shared, const Partials<G>& partials, int token, int first_head,
                                  int blocks, int m, int half, int slice, std::byte* rows) {
-  constexpr int kPitch = 256 + 16;
+  constexpr int kPitch = 256 + 16, kPair = Summing<G>::kPair;
   const int lane = device::thread_index() % 32, g = lane / 4, t = lane % 4;
   FATHOM_UNROLL_1
-  for (int i = 0; i < 8; i += kCoarse<G>) {
-    uint32_t word[kCoarse<G>][2];
+  for (int i = 0; i < 8; i += kPair) {
+    uint32_t word[kPair][2];
     const int s = slice + i / 4;
-    sum_quads<G, kCoarse<G>>(shared, partials, token, first_head, blocks, m, s, 4 * half + i % 4, word);
+    sum_quads<G>(shared, partials, blocks, m, s, 4 * half + i % 4, word);
     const bool fp8 = slice_is_fp8(G::kFormat, s);
     std::byte* row = rows + g * kPitch + i / 4 * 128;
     FATHOM_UNROLL
-    for (int q = 0; q < kCoarse<G>; ++q) {
+    for (int q = 0; q < kPair; ++q) {
       *reinterpret_cast<uint32_t*>(row + 2 * first_pair(fp8, i % 4 + q, t)) = word[q][0];
       *reinterpret_cast<uint32_t*>(row + 2 * second_pair(fp8, i % 4 + q, t)) = word[q][1];
     }
@@ -283,22 +283,28 @@ FATHOM_DEVICE void combine_group(const Shared<G>& shared, const Partials<G>& par
 template <typename G>
 FATHOM_DEVICE void combine_part(const Shared<G>& shared, const Partials<G>& partials, int token, int first_head,
                                 int blocks, int part, int parts) {
+  constexpr int kPair = Summing<G>::kPair;
+  const Params& p = partials.p;
   const int warp = device::thread_index() / 32;
-  if (partials.p.codes) {  // whole groups of 128 channels, for their scale
+  prepare_sum<G, Summing<G>::kAhead>(shared, partials, token, first_head, blocks, part == 0);
+  if (p.codes) {  // whole groups of 128 channels, for their scale
     std::byte* rows = shared.base + G::kGroupRowsAt + warp * 8 * (256 + 16);
     FATHOM_UNROLL_1
     for (int item = part * kWarps + warp; item < G::kMTiles * 8; item += parts * kWarps)
       combine_group<G>(shared, partials, token, first_head, blocks, item / 8, item / 4 % 2, item % 4 * 2, rows);
-  } else if (G::kMTiles * 64 <= parts * kWarps) {  // enough warps for the finest grain
-    for (int item = part * kWarps + warp; item < G::kMTiles * 64; item += parts * kWarps)
-      combine_quads<G, 1>(shared, partials, token, first_head, blocks, item / 64, item / 8 % 8, item % 8);
   } else {
     FATHOM_UNROLL_1
-    for (int item = part * kWarps + warp; item < G::kMTiles * 64 / kCoarse<G>; item += parts * kWarps) {
-      const int quad = item * kCoarse<G>;
-      combine_quads<G, kCoarse<G>>(shared, partials, token, first_head, blocks, quad / 64, quad / 8 % 8, quad % 8);
+    for (int item = part * kWarps + warp; item < G::kMTiles * 64 / kPair; item += parts * kWarps) {
+      const int quad = item * kPair, m = quad / 64, slice = quad / 8 % 8;
+      uint32_t word[kPair][2];
+      sum_quads<G>(shared, partials, blocks, m, slice, quad % 8, word);
+      const int head = first_head + 16 * m + 8 * (quad / 4 % 2) + device::thread_index() % 32 / 4;
+      if (head >= p.heads) continue;
+      FATHOM_UNROLL
+      for (int q = 0; q < kPair; ++q) store_pairs<G>(shared, p, token, head, slice, quad % 8 + q, word[q]);
     }
   }
+  device::sync_first<kThreads>();  // the tables may be written again
 }
 
 /// Thread 0: reports this split, waits for the others as far as patience goes. Returns the set of parts to do.

@@ -87,26 +87,33 @@ FATHOM_DEVICE void sum_messages(const Shared<G>& shared, const Params& p, const 
   FATHOM_UNROLL
   for (int i = 0; i < kCount; ++i) {
     const int split = 4 * i + at.t;
-    states.reference[i] = -__builtin_huge_valf(), states.sum[i] = states.factor[i] = 0;
+    states.reference[i] = -__builtin_huge_valf(), states.sum[i] = 0;
     if (split >= senders) continue;
-    const std::byte* message = inbox + split * M::kBytes;
-    states.reference[i] = reinterpret_cast<const float*>(message)[2 * local];
-    states.sum[i] = reinterpret_cast<const float*>(message)[2 * local + 1];
-    states.factor[i] = *reinterpret_cast<const float*>(message + M::kFactorAt);
+    const auto* message = reinterpret_cast<const float*>(inbox + split * M::kBytes);
+    states.reference[i] = message[2 * local], states.sum[i] = message[2 * local + 1];
   }
-  const auto weights = states.weights(shared.sinks()[local]);
-  float sum[4] = {};
+  const float lse = states.weigh(shared.sinks()[local]);
   FATHOM_UNROLL
-  for (int split = 0; split < G::kCluster; ++split) {
-    const float w = weights.of(split);
-    if (split >= senders) continue;
-    float v[4];
-    unpack_quad(reinterpret_cast<const uint64_t*>(inbox + split * M::kBytes + M::kQuadsAt)[k * 32 + at.lane], v);
+  for (int i = 0; i < kCount; ++i)
+    if (4 * i + at.t < senders)
+      states.sum[i] *= *reinterpret_cast<const float*>(inbox + (4 * i + at.t) * M::kBytes + M::kFactorAt);
+  float sum[4] = {};
+  FATHOM_UNROLL_1
+  for (int first = 0; first < senders; first += 4) {
     FATHOM_UNROLL
-    for (int i = 0; i < 4; ++i) sum[i] += w * v[i];
+    for (int i = 0; i < 4; ++i) {
+      const float w = device::shuffle_from(states.sum[0], 4 * at.g + i);
+      const int split = first + i < senders ? first + i : senders - 1;  // beyond the last: weight 0
+      float v[4];
+      unpack_quad(reinterpret_cast<const uint64_t*>(inbox + split * M::kBytes + M::kQuadsAt)[k * 32 + at.lane], v);
+      FATHOM_UNROLL
+      for (int c = 0; c < 4; ++c) sum[c] += w * v[c];
+    }
+    FATHOM_UNROLL
+    for (int i = 0; i + 1 < kCount; ++i) states.sum[i] = states.sum[i + 1];
   }
   if (head >= p.heads) return;
-  if (p.lse && slice == 0 && quad % 4 == 0 && at.t == 0) p.lse[token * p.lse_token_stride + head] = weights.lse;
+  if (p.lse && slice == 0 && quad % 4 == 0 && at.t == 0) p.lse[token * p.lse_token_stride + head] = lse;
   uint32_t word[2] = {device::pack_bf16x2(sum[0], sum[1]), device::pack_bf16x2(sum[2], sum[3])};
   store_pairs<G>(shared, p, token, head, slice, quad, word);
 }

@@ -32,14 +32,14 @@ FATHOM_DEVICE Walk<G> begin_walk(const Shared<G>& shared, const Params& p, const
                                  int splits, int first_head, RawQuery<G>& query) {
   const int thread = place.thread;
   const RowCounts all{p.window.most, p.extra.most};
-  const Share guess = share_of(all.total(), G::kTileRows, splits, split);
+  const Share guess = share_of_token(p, all, G::kTileRows, splits, split);
   const bool describes = thread < kRingTiles * G::kTileRows;
   const int guessed_row = guess.first_tile * G::kTileRows + thread;
   int slot = describes && thread < guess.tiles * G::kTileRows ? load_slot(p, token, all, guessed_row) : -1;
 
   Walk<G> walk{{clamp_length(p.window, token), clamp_length(p.extra, token)}, {}, token};
   load_query<G>(p, place, token, first_head, query);
-  walk.share = share_of(walk.counts.total(), G::kTileRows, splits, split);
+  walk.share = share_of_token(p, walk.counts, G::kTileRows, splits, split);
   if (walk.share.tiles > kRingTiles) prefetch_indices(p, token, walk.counts, walk.row_of(kRingTiles, 0));
   if (!describes || thread >= walk.share.tiles * G::kTileRows) return walk;
   const int row = walk.row_of(0, thread);

@@ -23,6 +23,7 @@ inline constexpr int kWarps = kThreads / 32;
 inline constexpr int kGroup = 64;     // channels of one slice: one KV scale group
 inline constexpr int kRopeGroup = 7;  // the slice that carries RoPE
 inline constexpr int kRingTiles = 8;  // tiles whose row addresses are kept
+inline constexpr int kMostSplits = 32;
 
 /// Physical row, within a tile, of the row at logical position p. With a row stride of 96 (mod 128) bytes this makes
 /// both kinds of access conflict-free: K pieces of positions (2i, 2i+1), and V pieces of positions 2t + const.
@@ -90,7 +91,13 @@ struct Division {
   static constexpr int kScoreBuffer = kSlices * kScoreBytes;
   static constexpr int kProbabilityBuffer = kHeads * kTileRows * 2;
   static constexpr int kQuads = kMTiles * kWarps * 8 * 32;  // quads of one block's output
-  static constexpr int kGroupRowsAt = 0;                    // rows of finished groups (codes), over the stages
+
+  // Over the stages, which are free when splits are summed up: rows of finished groups (codes); float [splits][heads]
+  // weights and [splits][m-tiles][slices] factors.
+  static constexpr int kGroupRowsAt = 0;
+  static constexpr int kWeightsAt = kWarps * 8 * (256 + 16);
+  static constexpr int kFactorsAt = kWeightsAt + kMostSplits * kHeads * 4;
+  static constexpr int kSumEnd = kFactorsAt + kMostSplits * kMTiles * kWarps * 4;
 };
 
 /// Sizes of one instance of the pipelined kernel and its map of shared memory.
@@ -117,7 +124,8 @@ struct Geometry : Division<kFormat_, kMTiles_, kHeadGroups_> {
 
   // After the walk the stages and score buffers are free. A block that is alone rounds its rows there. One that is not
   // keeps 8 rows of 128 channels for each warp (codes).
-  static_assert(kWarps * 8 * (256 + 16) <= kStateAt && kHeads * (kHeadDim * 2 + 16) <= kStateAt);
+  static_assert(Base::kSumEnd <= kStateAt && kHeads * (kHeadDim * 2 + 16) <= kStateAt);
+  static constexpr int kProbabilityExponent = 0;  // probabilities are kept as they are
 };
 
 /// Sizes of one instance of the kernel for few rows: V4 rows, at most kTiles tiles a block, all in shared memory at
@@ -127,6 +135,7 @@ struct Burst : Division<RowFormat::v4, kMTiles_, kHeadGroups_> {
   using Base = Division<RowFormat::v4, kMTiles_, kHeadGroups_>;
   using Base::kHeads, Base::kTileRows, Base::kScoreBuffer, Base::kProbabilityBuffer;
   static constexpr int kTiles = kTiles_, kCluster = kCluster_;
+  static constexpr int kBlocksPerSm = kMTiles_ <= 2 ? 2 : 1;
   static_assert(2 * kTiles <= 32);
 
   static constexpr int kStageAt = 0;
@@ -143,7 +152,10 @@ struct Burst : Division<RowFormat::v4, kMTiles_, kHeadGroups_> {
   static constexpr int kSharedBytes = kInboxAt + kCluster * kMessageBytes;
   static constexpr int kOutboxAt = kScoreAt;  // the scores are not needed any more
   static_assert(kCluster * kMessageBytes <= kTiles * kScoreBuffer);
-  static_assert(kWarps * 8 * (256 + 16) <= kStateAt && kHeads * (kHeadDim * 2 + 16) <= kStateAt);
+  static_assert(Base::kSumEnd <= kStateAt && kHeads * (kHeadDim * 2 + 16) <= kStateAt);
+
+  /// Probabilities are kept times 2^14: rows' scales are applied to them, and shrink them by up to 2^12.
+  static constexpr int kProbabilityExponent = 14;
 };
 
 /// The instances that are compiled. All fit the 99 KB that a block may have on sm_86, sm_89 and sm_120.

@@ -63,7 +63,8 @@ struct HeadResult {
 };
 FATHOM_DEVICE HeadResult head_result(float sink, float reference, float sum) {
   if (reference == -__builtin_huge_valf()) return {0.0f, reference};
-  return {1.0f / (sum + device::exp2_fast(sink - reference)), (reference + device::log2_exact(sum)) * kLn2};
+  return {device::reciprocal_approx(sum + device::exp2_fast(sink - reference)),
+          (reference + device::log2_exact(sum)) * kLn2};
 }
 
 /// Keeps the block's sinks, in powers of two, where the end of the work finds them without waiting for memory.
@@ -117,7 +118,7 @@ FATHOM_DEVICE void round_rows(const Shared<G>& shared, const Output<G>& output) 
   const float* state = shared.state();
   std::byte* rows = shared.base;
   const int warp = device::thread_index() / 32, lane = device::thread_index() % 32, g = lane / 4, t = lane % 4;
-  const float unit = power_of_two(output.unit - 127);
+  const float unit = power_of_two(output.unit - 127 - G::kProbabilityExponent);
   FATHOM_UNROLL
   for (int m = 0; m < G::kMTiles; ++m) FATHOM_UNROLL
   for (int half = 0; half < 2; ++half) {

@@ -10,6 +10,7 @@ inline Rows pack_rows(const RowSet& set) {
   Rows rows;
   if (!set.index.data) return rows;
   rows.pool = set.pool;
+  rows.pages = PageDivision::by(set.pool.page_rows);
   rows.index = set.index.data;
   rows.index_stride = set.index.stride[0];
   rows.most = static_cast<int32_t>(set.index.size[1]);
@@ -35,6 +36,12 @@ inline Params pack(const SparseAttentionArgs& args) {
   p.code_scale_token_stride = args.out_scale.stride[0], p.code_scale_head_stride = args.out_scale.stride[1];
   p.heads = static_cast<int32_t>(args.q.size[1]);
   return p;
+}
+
+/// Divides tokens that have all their rows among `splits` blocks of tiles of `tile_rows`.
+inline void divide(Params& p, int tile_rows, int splits) {
+  const Share all = share_of(p.window.most + p.extra.most, tile_rows, splits, 0);
+  p.tiles_each = all.tiles, p.blocks = all.blocks;
 }
 
 }  // namespace fathom::ops::sparse_decode

@@ -7,38 +7,32 @@
 
 namespace fathom::ops::sparse_decode {
 
+/// slot / page_rows as a product: exact for slots below 2^31.
+struct PageDivision {
+  uint32_t factor = 0;
+  int32_t shift = 0;
+
+  static PageDivision by(int32_t page_rows) {
+    PageDivision d;
+    d.shift = 31;
+    while ((int64_t{1} << (d.shift - 31)) < page_rows) ++d.shift;
+    d.factor = static_cast<uint32_t>(((uint64_t{1} << d.shift) + static_cast<uint32_t>(page_rows) - 1) /
+                                     static_cast<uint32_t>(page_rows));
+    return d;
+  }
+  FATHOM_HOST_DEVICE uint32_t page_of(int32_t slot) const {
+    return static_cast<uint32_t>(static_cast<uint64_t>(static_cast<uint32_t>(slot)) * factor >> shift);
+  }
+};
+
 /// One RowSet.
 struct Rows {
   KvPool pool;
+  PageDivision pages;
   const int32_t* index = nullptr;
   const int32_t* length = nullptr;  // null: all `most`
   int64_t index_stride = 0;
   int32_t most = 0;  // columns of index
-};
-
-struct Params {
-  const uint16_t* q = nullptr;
-  int64_t q_token_stride = 0, q_head_stride = 0;
-  Rows window, extra;
-  const float* sink = nullptr;
-  float score_scale = 0;  // softmax scale * log2(e): scores are kept in powers of two
-  const int32_t* position = nullptr;
-  const float* rope_freq = nullptr;
-  uint16_t* out = nullptr;
-  int64_t out_token_stride = 0, out_head_stride = 0;
-  float* lse = nullptr;
-  int64_t lse_token_stride = 0;
-  uint8_t* codes = nullptr;
-  int64_t codes_token_stride = 0, codes_head_stride = 0;
-  uint8_t* code_scale = nullptr;
-  int64_t code_scale_token_stride = 0, code_scale_head_stride = 0;
-  int32_t heads = 0;
-
-  // Combination of splits.
-  uint64_t* arrivals = nullptr;  // [units], zero before the first use ever
-  float* state = nullptr;        // [units][splits]: [block heads][2], then [block heads / 16][8] factors
-  uint64_t* partial = nullptr;   // [units][splits][quads], four fp16 each
-  int64_t patience = 0;          // cycles to wait for the other splits before leaving the work to the last of them
 };
 
 /// The tiles of one block.
@@ -57,5 +51,31 @@ FATHOM_HOST_DEVICE constexpr Share share_of(int rows, int tile_rows, int splits,
   const int left = tiles - first;
   return {first, left < 0 ? 0 : (left < each ? left : each), (tiles + each - 1) / each};
 }
+
+struct Params {
+  const uint16_t* q = nullptr;
+  int64_t q_token_stride = 0, q_head_stride = 0;
+  Rows window, extra;
+  const float* sink = nullptr;
+  float score_scale = 0;  // softmax scale * log2(e): scores are kept in powers of two
+  const int32_t* position = nullptr;
+  const float* rope_freq = nullptr;
+  uint16_t* out = nullptr;
+  int64_t out_token_stride = 0, out_head_stride = 0;
+  float* lse = nullptr;
+  int64_t lse_token_stride = 0;
+  uint8_t* codes = nullptr;
+  int64_t codes_token_stride = 0, codes_head_stride = 0;
+  uint8_t* code_scale = nullptr;
+  int64_t code_scale_token_stride = 0, code_scale_head_stride = 0;
+  int32_t heads = 0;
+  int32_t tiles_each = 0, blocks = 1;  // of a token that has all its rows: tiles a split, splits that have any
+
+  // Combination of splits.
+  uint64_t* arrivals = nullptr;  // [units], zero before the first use ever
+  float* state = nullptr;        // [units][splits]: [block heads][2], then [block heads / 16][8] factors
+  uint64_t* partial = nullptr;   // [units][splits][quads], four fp16 each
+  int64_t patience = 0;          // cycles to wait for the other splits before leaving the work to the last of them
+};
 
 }  // namespace fathom::ops::sparse_decode

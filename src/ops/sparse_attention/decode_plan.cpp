@@ -9,7 +9,6 @@
 namespace fathom::ops::sparse_decode {
 namespace {
 
-constexpr int kMostSplits = 32;
 constexpr int64_t kCounters = 16384;  // units whose splits can meet through memory
 constexpr int64_t kPatience = 40000;  // cycles; about 20 us, several times what the slowest split of a full GPU lags
 

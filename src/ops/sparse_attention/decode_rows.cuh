@@ -26,6 +26,14 @@ FATHOM_DEVICE int load_slot(const Params& p, int token, RowCounts counts, int ro
   return row < counts.extra ? p.extra.index[token * p.extra.index_stride + row] : -1;
 }
 
+/// The tiles of block `split`; without divisions for a token that has all its rows.
+FATHOM_DEVICE Share share_of_token(const Params& p, RowCounts counts, int tile_rows, int splits, int split) {
+  const int all = p.window.most + p.extra.most;
+  if (counts.total() != all) return share_of(counts.total(), tile_rows, splits, split);
+  const int first = split * p.tiles_each, left = (all + tile_rows - 1) / tile_rows - first;
+  return {first, left < 0 ? 0 : (left < p.tiles_each ? left : p.tiles_each), p.blocks};
+}
+
 /// Asks for the cache lines of the indices from `first` on, which the walk reads a few at a time.
 FATHOM_DEVICE void prefetch_indices(const Params& p, int token, RowCounts counts, int first) {
   int row = first + 32 * device::thread_index();
@@ -88,7 +96,7 @@ FATHOM_DEVICE void describe_row(const Shared<G>& shared, const Rows& rows, int s
   const std::byte* scale = nullptr;
   if (slot >= 0) {
     const auto page_rows = static_cast<uint32_t>(rows.pool.page_rows);
-    const uint32_t page = static_cast<uint32_t>(slot) / page_rows, row = static_cast<uint32_t>(slot) - page * page_rows;
+    const uint32_t page = rows.pages.page_of(slot), row = static_cast<uint32_t>(slot) - page * page_rows;
     constexpr int kWidth = G::kFormat == RowFormat::v4 ? kV4DataBytes : kHeadDim * 2;
     const std::byte* start = rows.pool.data + static_cast<int64_t>(page) * rows.pool.stride;
     data = start + static_cast<int64_t>(row) * kWidth;

@@ -39,6 +39,8 @@ struct Layout {
   static constexpr int kPhasesAt = kFlagAt + 16;
   static constexpr int kSharedBytes = kPhasesAt + 10 * 8;
   static constexpr int kGroupRowsAt = kTileAt;
+  static constexpr int kWeightsAt = kTileAt + kWarps * 8 * (256 + 16);
+  static constexpr int kFactorsAt = kWeightsAt + kMostSplits * kHeads * 4;
 };
 
 /// Barriers: `full` and `empty` tiles, `ready` and `free` probabilities, the queries, the end of the walk.
@@ -96,10 +98,10 @@ struct RowAddress {
 
 FATHOM_DEVICE RowAddress address_of(const Block& b, int slot, int row) {
   if (slot < 0) return {nullptr, 0};
-  const KvPool& pool = row < b.counts.window ? b.p.window.pool : b.p.extra.pool;
+  const Rows& rows = row < b.counts.window ? b.p.window : b.p.extra;
+  const KvPool& pool = rows.pool;
   const auto page_rows = static_cast<uint32_t>(pool.page_rows);
-  const uint32_t page = static_cast<uint32_t>(slot) / page_rows,
-                 in_page = static_cast<uint32_t>(slot) - page * page_rows;
+  const uint32_t page = rows.pages.page_of(slot), in_page = static_cast<uint32_t>(slot) - page * page_rows;
   const std::byte* data = pool.data + static_cast<int64_t>(page) * pool.stride + in_page * kV4DataBytes;
   return {data, static_cast<int>((page_rows - in_page) * kV4DataBytes + in_page * kV4ScaleBytes)};
 }
@@ -224,40 +226,55 @@ FATHOM_DEVICE void produce(const Block& b, int first) {
 
 // ---- consumers ----
 
-/// The queries of the block into shared memory, by both consumer warpgroups.
+/// Where a thread's `i`-th 16-byte piece of the queries lies: of head `local`, channels 8 piece ..
+struct QueryPiece {
+  int local, piece;
+  std::byte* at;
+
+  FATHOM_DEVICE QueryPiece(const Block& b, int i) {
+    const int item = i * 2 * device::kWarpgroup + device::thread_index();
+    local = item / 64, piece = item % 64;
+    at = b.shared.base + Layout::kQueryAt + piece / 8 * kChunkBytes + swizzle(local, piece % 8);
+  }
+};
+inline constexpr int kQueryPieces = Layout::kHeads * 64 / (2 * device::kWarpgroup);
+
+/// Asks for the queries of the block, as they are; both consumer warpgroups.
+FATHOM_DEVICE void ask_for_queries(const Block& b) {
+  FATHOM_UNROLL_1
+  for (int i = 0; i < kQueryPieces; ++i) {
+    const QueryPiece place(b, i);
+    const int head = b.first_head() + place.local;
+    const bool present = head < b.p.heads;
+    const uint16_t* from = present ? b.p.q + b.token() * b.p.q_token_stride + head * b.p.q_head_stride : b.p.q;
+    device::copy_async_16(place.at, from + place.piece * 8, present);
+  }
+  device::copy_async_commit();
+}
+
+/// Hands them over: as fp16, each thread the pieces that it asked for, or as they are.
 template <bool kHalf>
 FATHOM_DEVICE void stage_queries(const Block& b) {
-  bool bad = false;
-  FATHOM_UNROLL_1
-  for (int batch = 0; batch < 16; batch += 8) {  // all loads of a batch before its first store
-    device::Float4 v[8];
-    const auto item_of = [&](int i) { return (batch + i) * 2 * device::kWarpgroup + device::thread_index(); };
-    FATHOM_UNROLL
-    for (int i = 0; i < 8; ++i) {
-      const int local = item_of(i) / 64, piece = item_of(i) % 64;
-      v[i] = {0, 0, 0, 0};
-      if (b.first_head() + local < b.p.heads)
-        v[i] = *reinterpret_cast<const device::Float4*>(b.p.q + b.token() * b.p.q_token_stride +
-                                                        (b.first_head() + local) * b.p.q_head_stride + piece * 8);
-    }
-    FATHOM_UNROLL
-    for (int i = 0; i < 8; ++i) {
-      const int local = item_of(i) / 64, piece = item_of(i) % 64;
-      if (kHalf) {
-        uint32_t word[4];
-        __builtin_memcpy(word, &v[i], sizeof(word));
-        FATHOM_UNROLL
-        for (int k = 0; k < 4; ++k) {
-          word[k] = bf16x2_to_f16x2(word[k], 1.0f);
-          bad |= overflows_f16(word[k]);
-        }
-        __builtin_memcpy(&v[i], word, sizeof(word));
+  device::copy_async_wait<0>();
+  if (kHalf) {
+    uint32_t most = 0;
+    FATHOM_UNROLL_2
+    for (int i = 0; i < kQueryPieces; ++i) {
+      const QueryPiece place(b, i);
+      uint32_t word[4];
+      device::Float4 v = *reinterpret_cast<const device::Float4*>(place.at);
+      __builtin_memcpy(word, &v, sizeof(word));
+      FATHOM_UNROLL
+      for (int k = 0; k < 4; ++k) {
+        most = device::largest_halves(most, word[k] & 0x7FFF7FFFu);
+        word[k] = device::pack_f16x2(low_channel(word[k]), high_channel(word[k]));
       }
-      std::byte* to = b.shared.base + Layout::kQueryAt + piece / 8 * kChunkBytes + swizzle(local, piece % 8);
-      *reinterpret_cast<device::Float4*>(to) = v[i];
+      __builtin_memcpy(&v, word, sizeof(v));
+      *reinterpret_cast<device::Float4*>(place.at) = v;
     }
+    constexpr uint32_t kLimit = 0x4700;  // 2^15 as bf16
+    if (((most & 0xFFFF) >= kLimit) || most >> 16 >= kLimit) b.shared.flags()[1] = 1;
   }
-  if (kHalf && bad) b.shared.flags()[1] = 1;
   device::publish_to_products();
   device::arrive(&b.barriers().queries);
 }
@@ -406,7 +423,7 @@ FATHOM_DEVICE void leave_quads(const Partials<Layout>& partials, int split, cons
   FATHOM_UNROLL
   for (int half = 0; half < 2; ++half) {
     const float sum = states[2 * (16 * m + 8 * half + g) + 1];
-    inverse[half] = sum > 0 ? 1.0f / sum : 0.0f;
+    inverse[half] = sum > 0 ? device::reciprocal_approx(sum) : 0.0f;
   }
   if (!kHalf) {
     float most = 0;
@@ -419,13 +436,14 @@ FATHOM_DEVICE void leave_quads(const Partials<Layout>& partials, int split, cons
     inverse[0] *= power_of_two(room), inverse[1] *= power_of_two(room);
     unit = power_of_two(-room);
   }
-  uint64_t* quads = partials.quads(split);
+  uint64_t* to = partials.quads(split) + quad_index(m, 4 * group, 0, lane);
   FATHOM_UNROLL
   for (int s = 0; s < 4; ++s) FATHOM_UNROLL
-  for (int quad = 0; quad < 8; ++quad) {
-    float v[4];
+  for (int quad = 0; quad < 8; quad += 2) {
+    float v[4], w[4];
     take_wide_quad(output, s, quad / 4, quad % 4, inverse[quad / 4], v);
-    quads[quad_index(m, 4 * group + s, quad, lane)] = pack_quad(v);
+    take_wide_quad(output, s, quad / 4, quad % 4 + 1, inverse[quad / 4], w);
+    store_two(to + quad_index(0, s, quad, 0), pack_quad(v), pack_quad(w));
   }
   if (lane < 4) *partials.factor(split, m, 4 * group + lane) = unit;
 }
@@ -502,7 +520,7 @@ FATHOM_DEVICE void wide_block(const Params& p, std::byte* shared_base) {
   const Shared<Layout> shared{shared_base};
   const int thread = device::thread_index(), split = device::block_x(), token = device::block_z();
   Block b{shared, p, {clamp_length(p.window, token), clamp_length(p.extra, token)}, {}};
-  b.share = share_of(b.counts.total(), kRows, device::grid_x(), split);
+  b.share = share_of_token(p, b.counts, kRows, device::grid_x(), split);
   if (split >= b.share.blocks) return;
   if (thread == 0) {
     init_barriers(b);
@@ -521,8 +539,9 @@ FATHOM_DEVICE void wide_block(const Params& p, std::byte* shared_base) {
     if (b.share.blocks > 1) device::sync_block();
   } else {
     device::take_registers<192>();
-    if (p.position && device::uniform(thread / 32) == 4) prepare_rotations<Layout>(shared, p, token, thread % 32);
+    ask_for_queries(b);
     prepare_sinks<Layout>(shared, p, b.first_head());
+    if (p.position && device::uniform(thread / 32) == 4) prepare_rotations<Layout>(shared, p, token, thread % 32);
     stage_queries<true>(b);
     SoftmaxState state[2];
     WideOutput output;
@@ -532,6 +551,7 @@ FATHOM_DEVICE void wide_block(const Params& p, std::byte* shared_base) {
     if (!shared.flags()[1]) {
       leave_output<true>(b, partials, device::block_x(), state, output);
     } else {
+      ask_for_queries(b);
       stage_queries<false>(b);
       consume<false>(b, b.share.tiles, state, output);
       device::sync_block();

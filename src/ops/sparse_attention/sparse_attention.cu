@@ -38,6 +38,7 @@ void run_plan(const SparseAttentionArgs& args, const Launch& to, const Plan& pla
   p.state = reinterpret_cast<float*>(base + space.state_at);
   p.partial = reinterpret_cast<uint64_t*>(base + space.partial_at);
   p.patience = plan.patience;
+  divide(p, plan.wide ? 64 : 16, plan.splits);
   void* stream = to.stream;
   if (plan.wide) {
     launch_wide(p, plan, tokens, stream);
