@@ -86,7 +86,11 @@ class ChatStream final : public TextListener {
   }
 
   void on_finish(int choice, const ChoiceFinish& finish) override {
-    chunk(choice, "", "", fmt::format(R"("{}"{})", name_of(finish.kind), ChatContext::stop_reason(finish)));
+    const std::string text = fmt::format(R"("{}"{})", name_of(finish.kind), ChatContext::stop_reason(finish));
+    if (++finished_ == c_.choices && !c_.include_usage)
+      last_choice_ = choice, last_finish_ = text;  // goes out with the usage
+    else
+      chunk(choice, "", "", text);
   }
 
   void on_done(const Usage& usage, const std::optional<Failure>& failure) override {
@@ -124,16 +128,19 @@ class ChatStream final : public TextListener {
       fmt::format_to(std::back_inserter(delta_), R"({}"tool_calls":[{}])", delta_.empty() ? "" : ",", out);
   }
 
-  void chunk(int choice, std::string_view delta, std::string_view logprobs, std::string_view finish) {
+  void chunk(int choice, std::string_view delta, std::string_view logprobs, std::string_view finish,
+             std::string_view behind = "") {
     out_.assign(head_);
-    fmt::format_to(std::back_inserter(out_), R"({},"delta":{{{}}}{},"finish_reason":{}}}]}})", choice, delta, logprobs,
-                   finish.empty() ? "null" : finish);
+    fmt::format_to(std::back_inserter(out_), R"({},"delta":{{{}}}{},"finish_reason":{}}}]{}}})", choice, delta,
+                   logprobs, finish.empty() ? "null" : finish, behind);
     out_ += "\n\n";
     c_.exchange->write(out_);
   }
 
-  /// The last chunk: usage, and no choice. Clients that did not ask for it find the same place DeepSeek's API uses.
+  /// Usage has a chunk without choices when the client has asked for it. Others may not expect such a chunk: they find
+  /// it beside the last finish reason.
   void write_usage(const Usage& usage) {
+    if (!c_.include_usage) return chunk(last_choice_, "", "", last_finish_, R"(,"usage":)" + usage_json(usage));
     std::string out =
         fmt::format(R"(data: {{"id":"{}","object":"chat.completion.chunk","created":{},"model":)", c_.id, c_.created);
     append_quoted(out, c_.model);
@@ -142,7 +149,8 @@ class ChatStream final : public TextListener {
   }
 
   ChatContext c_;
-  std::string head_, out_, delta_;
+  std::string head_, out_, delta_, last_finish_;
+  int finished_ = 0, last_choice_ = 0;
 };
 
 /// One JSON object at the end.

@@ -215,7 +215,11 @@ class CompletionAnswer final : public TextListener {
       append_quoted(choice.finish, finish.stop_string);
     else
       choice.finish += finish.stop_id >= 0 ? std::to_string(finish.stop_id) : "null";
-    if (call_.common.stream) send(index, choice, choice.finish);
+    const bool last = ++finished_ == choices_.size();
+    if (last && !call_.common.include_usage)
+      last_ = static_cast<size_t>(index);  // goes out with the usage
+    else if (call_.common.stream)
+      send(index, choice, choice.finish);
   }
 
   void on_done(const Usage& given, const std::optional<Failure>& failure) override {
@@ -233,7 +237,7 @@ class CompletionAnswer final : public TextListener {
     if (failure)
       exchange_->write("data: " + openai_error(error_of(*failure)) + "\n\n");
     else
-      exchange_->write("data: " + head() + R"(],"usage":)" + usage_json(usage) + "}\n\n");
+      write_usage(usage);
     exchange_->write("data: [DONE]\n\n");
     exchange_->end();
   }
@@ -257,6 +261,13 @@ class CompletionAnswer final : public TextListener {
     out += R"(,"logprobs":)" + (call_.logprobs ? choice.logprobs.take() : std::string("null"));
     fmt::format_to(std::back_inserter(out), R"(,"finish_reason":{}}})", finish);
   }
+  /// As for chats: in a chunk of its own when the client has asked for it, else in the last one.
+  void write_usage(const Usage& usage) {
+    std::string out = "data: " + head();
+    if (!call_.common.include_usage)
+      append_choice(out, static_cast<int>(last_), choices_[last_], choices_[last_].finish);
+    exchange_->write(out + R"(],"usage":)" + usage_json(usage) + "}\n\n");
+  }
   void send(int index, Choice& choice, std::string_view finish) {
     std::string out = "data: " + head();
     append_choice(out, index, choice, finish);
@@ -270,6 +281,7 @@ class CompletionAnswer final : public TextListener {
   int64_t created_;
   std::string id_;
   std::vector<Choice> choices_;
+  size_t finished_ = 0, last_ = 0;
 };
 
 void complete(Api& api, const std::shared_ptr<Exchange>& exchange) {

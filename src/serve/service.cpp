@@ -156,7 +156,13 @@ void Service::Impl::apply(Commands& commands) {
   for (const auto& [id, held] : commands.holds)
     if (const auto at = live.find(id); at != live.end()) backend.hold(at->second.engine_id, held);
   if (commands.end_all) end_everything(commands.end_all->first, commands.end_all->second);
-  for (const auto& call : commands.calls) call(backend);
+  for (const auto& call : commands.calls) {
+    try {
+      call(backend);
+    } catch (const std::exception& e) {
+      ++failures, last_failure = printable(e.what(), 400);
+    }
+  }
 }
 
 void Service::Impl::add(JobId id, Job job) {

@@ -64,6 +64,13 @@ TEST(Chat, AStreamSaysTheSameAsAWholeAnswerAndEndsWithUsageAndDone) {
   const auto events = events_of(stream.body);
   EXPECT_EQ(at(events[events.size() - 2], "choices"), "[]");
   EXPECT_EQ(at(events[1], "usage"), "null");
+  // A client that has not asked for usage never sees a chunk without choices.
+  const Answer plain = post(server.port(), kPath, chat(common + R"(,"stream":true)"));
+  for (const auto& event : events_of(plain.body))
+    if (event != "[DONE]") {
+      EXPECT_TRUE(has(event, "choices.0.index")) << event;
+    }
+  EXPECT_EQ(join_chat(plain.body).completion_tokens, 30);
 }
 
 TEST(Chat, TheSameSeedGivesTheSameTextAndChoicesDiffer) {
