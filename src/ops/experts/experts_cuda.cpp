@@ -3,8 +3,8 @@
 //   sm80   mma.sync bf16, any GPU since the A100
 //   sm90   the same kernels, each starting while the one before it ends (programmatic launch)
 // Both give a token the same bits in every batch. Pointers of codes, x and y must be multiples of 16 bytes, those of
-// scales of 8, and so must the distances between experts and rows. "sm90" reads weights before the previous kernel of
-// the stream has ended: it must not write them.
+// fp4 scales of 8, and so must the distances between experts and rows. "sm90" reads weights before the previous kernel
+// of the stream has ended: it must not write them.
 #ifdef FATHOM_HAVE_CUDA
 #include "ops/experts/moe_params.h"
 
@@ -17,7 +17,7 @@ bool whole(int64_t n) {
 
 bool fits(const ExpertWeight& w, int64_t rows, int64_t columns, ExpertFormat format) {
   return w.format == format && w.rows == rows && w.columns == columns && w.codes_stride % 16 == 0 &&
-         w.scale_stride % 8 == 0;
+         (format == ExpertFormat::fp8 || w.scale_stride % 8 == 0);
 }
 
 bool fits(const Fp8Weight& w, int64_t rows, int64_t columns) {

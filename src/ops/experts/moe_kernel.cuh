@@ -9,7 +9,8 @@ namespace fathom::ops::moe {
 /// A tile as a block sees it.
 struct Work {
   Tile tile;
-  int index;  // among all tiles, those of the shared expert first
+  int index;       // among all tiles, those of the shared expert first
+  uint32_t slots;  // bit i: slot i belongs to the tile, where the table was not used
   bool exists;
 };
 
@@ -17,25 +18,50 @@ FATHOM_DEVICE int tokens_left(const Params& p, int first) {
   return p.tokens - first < p.tile_tokens ? p.tokens - first : p.tile_tokens;
 }
 
+FATHOM_DEVICE Work shared_work(const Params& p, int index) {
+  return {{-1, index * p.tile_tokens, tokens_left(p, index * p.tile_tokens), 0}, index, 0, true};
+}
+
 /// Tiles of routed experts are known when the kernel that sorts has ended.
 FATHOM_DEVICE Work find_work(const Params& p, int index) {
   const int routed = index - p.shared_tiles;
-  if (routed < 0) return {{-1, index * p.tile_tokens, tokens_left(p, index * p.tile_tokens), 0}, index, true};
-  if (routed >= static_cast<int>(*p.tile_count)) return {{}, index, false};
-  return {p.tile[routed], index, true};
+  if (routed < 0) return shared_work(p, index);
+  if (routed >= static_cast<int>(device::load_l2(p.tile_count))) return {{}, index, 0, false};
+  const Float4 v = device::load_l2(reinterpret_cast<const Float4*>(p.tile + routed));
+  const Tile tile{static_cast<int32_t>(word(v.x)), static_cast<int32_t>(word(v.y)), static_cast<int32_t>(word(v.z)), 0};
+  return {tile, index, 0, true};
 }
 
-FATHOM_DEVICE int slot_of(const Params& p, const Tile& tile, int i) {
-  return tile.expert < 0 ? p.tokens * p.choices + tile.first + i : p.sorted[tile.first + i];
-}
-FATHOM_DEVICE int token_of(const Params& p, const Tile& tile, int i) {
-  return tile.expert < 0 ? tile.first + i : p.sorted[tile.first + i] / p.choices;
+/// The same from the router's choice itself, for up to 32 slots: no need to wait for the sort. Tile n is that of the
+/// n-th expert that occurs; it has one token at most of each, so they fit.
+FATHOM_DEVICE Work find_few(const Params& p, int index) {
+  if (index < p.shared_tiles) return shared_work(p, index);
+  const int lane = device::lane_index(), slots = p.tokens * p.choices;
+  const int mine = lane < slots ? expert_of(p, lane) : -1;
+  int before = 0;  // experts below mine
+  FATHOM_UNROLL_1
+  for (int i = 0; i < slots; ++i) {
+    const int other = static_cast<int>(shuffle_word(static_cast<uint32_t>(mine), i));
+    const bool first = device::lowest_bit(device::ballot(mine == other)) == i;
+    if (first && other >= 0 && other < mine) ++before;
+  }
+  const uint32_t chosen = device::ballot(mine >= 0 && before == index - p.shared_tiles);
+  if (chosen == 0) return {{}, index, 0, false};
+  const int expert = static_cast<int>(shuffle_word(static_cast<uint32_t>(mine), device::lowest_bit(chosen)));
+  return {{expert, 0, device::count_bits(chosen), 0}, index, chosen, true};
 }
 
-/// Columns without a token repeat the last one; nobody reads their sums.
-FATHOM_DEVICE int column_token(const Tile& tile, int j, int lane) {
-  const int i = 8 * j + lane / 4;
-  return i < tile.count ? i : tile.count - 1;
+FATHOM_DEVICE int slot_of(const Params& p, const Work& work, int i) {
+  if (work.tile.expert < 0) return p.tokens * p.choices + work.tile.first + i;
+  if (work.slots != 0) {
+    uint32_t left = work.slots;
+    for (int k = 0; k < i; ++k) left &= left - 1;
+    return device::lowest_bit(left);
+  }
+  return static_cast<int>(device::load_l2(reinterpret_cast<const uint32_t*>(p.sorted) + work.tile.first + i));
+}
+FATHOM_DEVICE int token_of(const Params& p, const Work& work, int i) {
+  return work.tile.expert < 0 ? work.tile.first + i : slot_of(p, work, i) / p.choices;
 }
 
 /// Counts this block at `counter`; true in all threads of the block that is the last of `expected`. What all of them
@@ -61,12 +87,13 @@ FATHOM_DEVICE float hidden_value(float gate, float up, float limit, float weight
 }
 
 /// Quantises 128 channels of every token of the tile and puts them in product order. Half a warp has a token.
-FATHOM_DEVICE void quantize_group(const Params& p, const Tile& tile, int group, int warps) {
+FATHOM_DEVICE void quantize_group(const Params& p, const Work& work, int group, int warps) {
+  const Tile& tile = work.tile;
   const int lane = device::lane_index();
   for (int first = device::warp_index() * 2; first < tile.count; first += 2 * warps) {
     const int i = first + lane / 16;
     const bool mine = i < tile.count;
-    const int64_t slot = slot_of(p, tile, mine ? i : tile.count - 1);
+    const int64_t slot = slot_of(p, work, mine ? i : tile.count - 1);
     auto* row = reinterpret_cast<std::byte*>(p.hidden + slot * p.hidden_pitch) + group * 2 * kBlock;
     const Float4 eight = device::load_l2(reinterpret_cast<const Float4*>(row) + lane % 16);
     const uint32_t words[4] = {word(eight.x), word(eight.y), word(eight.z), word(eight.w)};
@@ -103,13 +130,9 @@ FATHOM_DEVICE void up_tile(const Params& p, const Weight& gate, const Weight& up
   device::wait_for_previous_kernel();  // x in product order
   device::let_next_kernel_start();
 
-  Activations<kTiles> x;
-  x.base = reinterpret_cast<const std::byte*>(p.x_wide) + first * 2 * kBlock, x.tokens = tile.count;
-  FATHOM_UNROLL
-  for (int j = 0; j < kTiles; ++j)
-    x.offset[j] =
-        static_cast<uint32_t>(token_of(p, tile, column_token(tile, j, lane))) * 2u * static_cast<uint32_t>(p.d);
-  product.run(source, x, lane);
+  const ProductOrder from{reinterpret_cast<const std::byte*>(p.x_wide) + first * kBlockBytes};
+  multiply_tile(product, source, from, tile.count, place, shared,
+                [&](int i) { return static_cast<uint32_t>(token_of(p, work, i)) * 2u * static_cast<uint32_t>(p.d); });
 
   const Partial<kTiles> partial{reinterpret_cast<float*>(shared)};
   partial.put(place, product.result());
@@ -121,7 +144,7 @@ FATHOM_DEVICE void up_tile(const Params& p, const Weight& gate, const Weight& up
     float a[2], b[2];
     partial.pair(place, row / kGroupRows, 0, token, row % kGroupRows, a);
     partial.pair(place, row / kGroupRows, 1, token, row % kGroupRows, b);
-    const int64_t slot = slot_of(p, tile, token);
+    const int64_t slot = slot_of(p, work, token);
     const bool weighted = tile.expert >= 0;
     const float weight = weighted ? p.weight[slot / p.choices * p.weight_stride + slot % p.choices] : 1.0f;
     *reinterpret_cast<uint32_t*>(p.hidden + slot * p.hidden_pitch + first_row + row) =
@@ -132,19 +155,23 @@ FATHOM_DEVICE void up_tile(const Params& p, const Weight& gate, const Weight& up
   uint32_t* counter = p.arrivals + work.index * (p.hidden_pitch / kBlock) + group;
   const auto blocks = static_cast<uint32_t>(kBlock / kGroupRows >> place.log2_sets);
   if (last_to_arrive(counter, blocks, reinterpret_cast<uint32_t*>(shared)))
-    quantize_group(p, tile, group, threads / 32);
+    quantize_group(p, work, group, threads / 32);
 }
 
 /// Grid: x = rows of I, y = tiles.
 template <ExpertFormat kFormat, int kTiles>
 FATHOM_DEVICE void up_block(const Params& p, std::byte* shared) {
-  if (device::block_y() >= p.shared_tiles) {
-    device::wait_for_previous_kernel();
-    const Work work = find_work(p, device::block_y());
-    if (work.exists) up_tile<kFormat, kTiles>(p, p.w1, p.w3, work, shared);
-  } else {
-    up_tile<ExpertFormat::fp8, kTiles>(p, p.s1, p.s3, find_work(p, device::block_y()), shared);
+  const int index = device::block_y();
+  if (index < p.shared_tiles) {
+    up_tile<ExpertFormat::fp8, kTiles>(p, p.s1, p.s3, shared_work(p, index), shared);
+    return;
   }
+  if (!p.few) device::wait_for_previous_kernel();
+  const Work work = p.few ? find_few(p, index) : find_work(p, index);
+  if (work.exists)
+    up_tile<kFormat, kTiles>(p, p.w1, p.w3, work, shared);
+  else
+    device::wait_for_previous_kernel();
 }
 
 /// y of `rows` columns from `first_row` on: the parts of a token in the order of its experts, then the shared part.
@@ -187,15 +214,12 @@ FATHOM_DEVICE void down_tile(const Params& p, const Weight& w, const Work& work,
   source.blocks = w.blocks, source.log2_slices = p.log2_down_slices;
   Product<kFormat, kTiles> product;
   product.begin(source, lane);
-  Activations<kTiles> x;
-  x.base = reinterpret_cast<const std::byte*>(p.hidden) + first * 2 * kBlock, x.tokens = tile.count;
-  FATHOM_UNROLL
-  for (int j = 0; j < kTiles; ++j)
-    x.offset[j] = static_cast<uint32_t>(slot_of(p, tile, column_token(tile, j, lane))) * 2u *
-                  static_cast<uint32_t>(p.hidden_pitch);
   device::wait_for_previous_kernel();  // the hidden rows
   device::let_next_kernel_start();
-  product.run(source, x, lane);
+  const ProductOrder from{reinterpret_cast<const std::byte*>(p.hidden) + first * kBlockBytes};
+  multiply_tile(product, source, from, tile.count, place, shared, [&](int i) {
+    return static_cast<uint32_t>(slot_of(p, work, i)) * 2u * static_cast<uint32_t>(p.hidden_pitch);
+  });
 
   const Partial<kTiles> partial{reinterpret_cast<float*>(shared)};
   partial.put(place, product.result());
@@ -206,11 +230,11 @@ FATHOM_DEVICE void down_tile(const Params& p, const Weight& w, const Work& work,
     const int token = i >> log2_pairs, row = (i & ((1 << log2_pairs) - 1)) * 2;
     float v[2];
     partial.pair(place, row / 32, row / kGroupRows % 2, token, row % kGroupRows, v);
-    *reinterpret_cast<uint32_t*>(p.part + int64_t{slot_of(p, tile, token)} * p.d + first_row + row) =
+    *reinterpret_cast<uint32_t*>(p.part + int64_t{slot_of(p, work, token)} * p.d + first_row + row) =
         device::pack_bf16x2(v[0] * factor, v[1] * factor);
   }
   uint32_t* counter = p.arrivals + p.row_arrivals + device::block_x();
-  const uint32_t blocks = static_cast<uint32_t>(p.shared_tiles) + *p.tile_count;
+  const uint32_t blocks = static_cast<uint32_t>(p.shared_tiles) + device::load_l2(p.tile_count);
   if (last_to_arrive(counter, blocks, reinterpret_cast<uint32_t*>(shared)))
     sum_parts(p, first_row, 32 << place.log2_sets, threads);
 }

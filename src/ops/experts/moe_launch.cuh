@@ -6,12 +6,12 @@
 
 namespace fathom::ops::moe {
 
-/// Warps a block may have, and blocks a multiprocessor should hold: 16 warps of 128 registers, or 8 of 255.
+/// Threads a block may have, and blocks a multiprocessor should hold: 16 warps of 128 registers, or 8 of 255.
 constexpr int most_threads(int tiles) {
-  return 32 * kMaxSlices * (tiles == 1 ? 1 : 2);
+  return tiles == 8 ? 256 : 32 * kMaxSlices;
 }
 constexpr int resident_blocks(int tiles) {
-  return tiles == 1 ? 4 : tiles == 4 ? 2 : 1;
+  return tiles == 8 ? 1 : 4;
 }
 
 template <ExpertFormat kFormat, int kTiles>
@@ -45,8 +45,8 @@ void launch_format(const Params& p, const Plan& plan, bool early, void* stream) 
   switch (plan.tiles) {
     case 1:
       return launch_instance<kFormat, 1>(p, plan, early, stream);
-    case 4:
-      return launch_instance<kFormat, 4>(p, plan, early, stream);
+    case 2:
+      return launch_instance<kFormat, 2>(p, plan, early, stream);
     default:
       return launch_instance<kFormat, 8>(p, plan, early, stream);
   }

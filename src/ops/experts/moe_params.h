@@ -21,6 +21,10 @@ inline constexpr int kGroupRows = 16;  // of a tensor core tile
 inline constexpr int kBlock = 128;     // columns that share the scale of an activation
 inline constexpr int kMaxSlices = 4, kPrepareThreads = 256, kMostExperts = 2048;
 
+/// Activations of 64 tokens on their way to the products: stages of 128 columns in bf16, and the rows' offsets.
+inline constexpr int kBlockBytes = 2 * kBlock, kStages = 4, kStageBytes = 64 * kBlockBytes;
+inline constexpr int kRingBytes = kStages * kStageBytes + 64 * 4;
+
 /// The same matrix of every expert, or the shared one (distances between experts are 0).
 struct Weight {
   const std::byte* codes = nullptr;
@@ -37,7 +41,7 @@ struct alignas(16) Tile {
 };
 
 struct Plan {
-  int tiles = 1;  // of 8 tokens: 1, 4, 8
+  int tiles = 1;  // of 8 tokens: 1, 2, 8
   int log2_up_slices = 0, log2_down_slices = 0;
   int log2_up_sets = 0, log2_down_sets = 0;  // of 16 rows of w1 and of w3, or of 32 rows of w2, in a block
   int shared_tiles = 0, most_tiles = 0;      // grid height: the shared expert's tiles come first
@@ -61,6 +65,7 @@ struct Params {
   int32_t tokens = 0, choices = 0, experts = 0, d = 0, hidden_pitch = 0;
   float limit = 10;
   int32_t tile_tokens = 8, shared_tiles = 0, counters = 0;
+  bool few = false;  // tiles can be found without the sort
   int32_t log2_up_slices = 0, log2_down_slices = 0, log2_up_sets = 0, log2_down_sets = 0;
 
   // Workspace. A slot is token * choices + choice, and tokens * choices + token for the shared expert.

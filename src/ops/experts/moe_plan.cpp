@@ -16,9 +16,10 @@ int64_t shared_rows(const ExpertsArgs& a) {
   return a.shared_w1.codes.data ? a.shared_w1.codes.size[0] : 0;
 }
 
-/// Partial sums of a block: [slice][set][2][token][row], rows padded.
+/// Partial sums of a block: [slice][set][2][token][row], rows padded; with many tokens also the ring of activations.
 size_t partial_bytes(int warps, int tiles) {
-  return static_cast<size_t>(2 * warps * 8 * tiles) * (kGroupRows + 4) * sizeof(float);
+  const size_t sums = static_cast<size_t>(2 * warps * 8 * tiles) * (kGroupRows + 4) * sizeof(float);
+  return tiles == 8 ? std::max<size_t>(sums, kRingBytes) : sums;
 }
 
 Weight pack(const ExpertWeight& w) {
@@ -48,11 +49,11 @@ Plan make_plan(const ExpertsArgs& a) {
   const int64_t least = shared_rows(a) ? std::min(a.w1.rows, shared_rows(a)) : a.w1.rows;
   // Most experts have few tokens: T k / E on average.
   const int64_t each = slots / std::max<int64_t>(1, a.experts);
-  p.tiles = tokens <= 16 || each == 0 ? 1 : each <= 12 ? 4 : 8;
+  p.tiles = tokens <= 16 || each == 0 ? 1 : each <= 12 ? 2 : 8;
   p.log2_up_slices = log2_slices_for(d), p.log2_down_slices = log2_slices_for(least);
   // Small blocks spread few experts over the GPU; larger ones share activations.
-  p.log2_up_sets = p.tiles == 1 ? 0 : p.tiles == 4 ? 1 : 3;
-  p.log2_down_sets = p.tiles == 1 ? 0 : p.tiles == 4 ? 1 : d % 256 == 0 ? 3 : 2;
+  p.log2_up_sets = p.tiles < 8 ? 0 : 3;
+  p.log2_down_sets = p.tiles < 8 ? 0 : d % 256 == 0 ? 3 : 2;
   const int64_t tile = p.tile_tokens();
   p.shared_tiles = a.shared_w1.codes.data ? static_cast<int>((tokens + tile - 1) / tile) : 0;
   const int64_t touched = std::min<int64_t>(a.experts, slots);
@@ -94,6 +95,7 @@ Params pack(const ExpertsArgs& a, const Plan& plan) {
   p.tokens = static_cast<int32_t>(a.x.size[0]), p.choices = static_cast<int32_t>(a.expert.size[1]);
   p.experts = a.experts, p.d = static_cast<int32_t>(a.x.size[1]), p.limit = a.limit;
   p.tile_tokens = plan.tile_tokens(), p.shared_tiles = plan.shared_tiles;
+  p.few = p.tokens <= p.tile_tokens && p.tokens * p.choices <= 32;
   p.log2_up_slices = plan.log2_up_slices, p.log2_down_slices = plan.log2_down_slices;
   p.log2_up_sets = plan.log2_up_sets, p.log2_down_sets = plan.log2_down_sets;
   return p;

@@ -2,18 +2,13 @@
 // counters of the kernels that follow.
 #pragma once
 
-#include "ops/experts/moe_weights.cuh"
+#include "ops/experts/moe_activations.cuh"
 
 namespace fathom::ops::moe {
 
 struct alignas(16) Words4 {
   uint32_t word[4];
 };
-
-/// Where the eight columns 8 i ... of a block of 128 lie in product order, in bytes.
-FATHOM_DEVICE int place_of(int i) {
-  return (i % 4 * 4 + i / 4) * 16;
-}
 
 /// Eight values in product order.
 FATHOM_DEVICE Words4 product_order(const float (&v)[8]) {
@@ -105,8 +100,8 @@ FATHOM_DEVICE void sort_tokens(const Params& p, std::byte* shared) {
 
 /// Grid: 1 + tokens blocks.
 FATHOM_DEVICE void prepare_block(const Params& p, std::byte* shared) {
-  device::let_next_kernel_start();
   device::wait_for_previous_kernel();
+  device::let_next_kernel_start();  // not earlier: what starts may rely on all that came before this kernel
   if (device::block_x() == 0) return sort_tokens(p, shared);
   const int token = device::block_x() - 1;
   widen_row(p, token);

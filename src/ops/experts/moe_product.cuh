@@ -1,16 +1,21 @@
 // The product at the heart of the expert kernels: 2 x 16 rows of weights times the tokens of a tile.
 //
-// Weights are the 16-row side of the tensor core tile, tokens the 8-column side. A warp owns its rows and one slice of
-// the columns; codes go from memory straight to registers, kDepth units ahead, and become bf16 there. Activations are
-// bf16 in product order; they come from the first-level cache, where all warps of a multiprocessor find the same rows.
+// Weights are the 16-row side of the tensor core tile, tokens the 8-column side. A warp owns its rows; codes go from
+// memory straight to registers, kDepth units ahead, and become bf16 there. With few tokens a warp has one slice of the
+// columns, and slices meet in shared memory. With many it goes through all slices, one after the other, so that more
+// rows of a block share the activations.
 #pragma once
 
-#include "ops/experts/moe_weights.cuh"
+#include "ops/experts/moe_activations.cuh"
 
 namespace fathom::ops::moe {
 
 inline constexpr int kDepth = 2;                    // divides kScaleUnits
 inline constexpr int kPartialRow = kGroupRows + 4;  // floats; the 4 spread a store over all banks
+
+constexpr bool takes_all_slices(int tiles) {
+  return tiles == 8;
+}
 
 /// What a warp multiplies: 16 rows of two matrices, or 2 x 16 rows of one.
 struct Source {
@@ -20,27 +25,7 @@ struct Source {
   int blocks, log2_slices;  // of a row
 };
 
-/// Where the activations of this thread's tokens lie: token lane / 4 of each eight.
-template <int kTiles>
-struct Activations {
-  static constexpr bool kInOrder = false;  // but in product order
-  const std::byte* base;                   // of the slice
-  uint32_t offset[kTiles];
-  int tokens;  // of the tile, at least 1
-
-  /// The 16 bytes of a step, for a token at offset 0.
-  template <ExpertFormat kFormat>
-  FATHOM_DEVICE const std::byte* step(int unit, int step, int lane) const {
-    return base + step_offset<kFormat>(unit, step, lane);
-  }
-};
-
-/// Many tokens: a warp goes through all slices, one after the other, so that more rows share the activations.
-constexpr bool takes_all_slices(int tiles) {
-  return tiles == 8;
-}
-
-template <ExpertFormat kFormat, int kTiles, typename X = Activations<kTiles>>
+template <ExpertFormat kFormat, int kTiles>
 struct Product {
   static constexpr bool kAllSlices = takes_all_slices(kTiles);
   Unit unit[kDepth][2];
@@ -54,14 +39,44 @@ struct Product {
     for (int i = 0; i < kDepth; ++i)
       if (i < s.count) load(i, i, s);
     FATHOM_UNROLL
-    for (int m = 0; m < 2; ++m) scales[m] = {}, load_scales(scales[m], s.rows[m], s.pitch, 0, s.count, lane);
-    FATHOM_UNROLL
     for (int m = 0; m < 2; ++m) {
+      scales[m] = {};
+      load_scales(scales[m], s.rows[m], s.pitch, 0, s.count, lane);
       clear(sum[m]);
       if constexpr (kAllSlices) clear(total[m]);
     }
   }
 
+  /// Goes through the columns. `tokens`: of the tile, the same for the whole block.
+  template <typename X>
+  FATHOM_DEVICE void run(const Source& s, X& x, int tokens, int lane) {
+    if constexpr (kTiles == 1) {
+      run_live<1>(s, x, lane);
+    } else if constexpr (kTiles == 2) {
+      if (tokens <= 8)
+        run_live<1>(s, x, lane);
+      else
+        run_live<2>(s, x, lane);
+    } else {
+      if (tokens <= 16)
+        run_live<2>(s, x, lane);
+      else if (tokens <= 32)
+        run_live<4>(s, x, lane);
+      else if (tokens <= 48)
+        run_live<6>(s, x, lane);
+      else
+        run_live<8>(s, x, lane);
+    }
+  }
+
+  FATHOM_DEVICE const float (&result() const)[2][kTiles][4] {
+    if constexpr (kAllSlices)
+      return total;
+    else
+      return sum;
+  }
+
+ private:
   static FATHOM_DEVICE void clear(float (&v)[kTiles][4]) {
     FATHOM_UNROLL
     for (int j = 0; j < kTiles; ++j) v[j][0] = v[j][1] = v[j][2] = v[j][3] = 0;
@@ -81,18 +96,14 @@ struct Product {
       }
     }
   }
-  FATHOM_DEVICE const float (&result() const)[2][kTiles][4] {
-    if constexpr (kAllSlices)
-      return total;
-    else
-      return sum;
-  }
 
   FATHOM_DEVICE void load(int slot, int at, const Source& s) {
     FATHOM_UNROLL
     for (int m = 0; m < 2; ++m) load_unit(unit[slot][m], s.rows[m], s.pitch, at);
   }
 
+  /// One unit times the first 8 kLive tokens.
+  template <int kLive, typename X>
   FATHOM_DEVICE void multiply(const Unit (&u)[2], int source, int at, const X& x, int lane) {
     uint32_t low[2][2], high[2][2];
     FATHOM_UNROLL
@@ -105,17 +116,16 @@ struct Product {
     }
     FATHOM_UNROLL
     for (int step = 0; step < unit_steps(kFormat); ++step) {
+      const std::byte* from = x.template step<kFormat>(at, step, lane);
       uint32_t a[2][2][4];  // [matrix][rows g, g + 8][pair]
       FATHOM_UNROLL
       for (int m = 0; m < 2; ++m) {
         decode_step<kFormat, X::kInOrder>(u[m].low, low[m], step, a[m][0]);
         decode_step<kFormat, X::kInOrder>(u[m].high, high[m], step, a[m][1]);
       }
-      const std::byte* from = x.template step<kFormat>(at, step, lane);
       FATHOM_UNROLL
-      for (int j = 0; j < kTiles; ++j) {
-        if (kTiles > 1 && 8 * j >= x.tokens) continue;
-        const Float4 b = *reinterpret_cast<const Float4*>(from + x.offset[j]);
+      for (int j = 0; j < kLive; ++j) {
+        const Float4 b = *reinterpret_cast<const Float4*>(from + x.row(j));
         FATHOM_UNROLL
         for (int m = 0; m < 2; ++m) {
           const uint32_t first[4] = {a[m][0][0], a[m][1][0], a[m][0][1], a[m][1][1]};
@@ -127,7 +137,8 @@ struct Product {
     }
   }
 
-  FATHOM_DEVICE void run(const Source& s, const X& x, int lane) {
+  template <int kLive, typename X>
+  FATHOM_DEVICE void run_live(const Source& s, X& x, int lane) {
     int slice = 0, slice_end = s.count;
     if constexpr (kAllSlices) slice_end = first_block(s.blocks, s.log2_slices, 1) * block_units(kFormat);
     FATHOM_UNROLL_1
@@ -143,7 +154,8 @@ struct Product {
           fold();
           slice_end = first_block(s.blocks, s.log2_slices, ++slice + 1) * block_units(kFormat);
         }
-        multiply(unit[i % kDepth], (lane & ~3) + i, at, x, lane);
+        x.template enter<kFormat>(at);
+        multiply<kLive>(unit[i % kDepth], (lane & ~3) + i, at, x, lane);
         if (at + kDepth < s.count) load(i % kDepth, at + kDepth, s);
       }
       FATHOM_UNROLL
@@ -169,6 +181,31 @@ struct Place {
     return slices == 1 ? blocks : first_block(blocks, log2_slices, slice + 1) - first(blocks, log2_slices);
   }
 };
+
+/// Multiplies a tile and leaves the sums in shared memory. `offset_of(i)`: where the row of token i begins, in bytes
+/// from those of `from`; columns without a token repeat the last one, and nobody reads their sums.
+template <ExpertFormat kFormat, int kTiles, typename From, typename Offset>
+FATHOM_DEVICE void multiply_tile(Product<kFormat, kTiles>& product, const Source& source, const From& from, int tokens,
+                                 const Place& place, std::byte* shared, const Offset& offset_of) {
+  if constexpr (takes_all_slices(kTiles)) {
+    auto* offset = reinterpret_cast<uint32_t*>(shared + kStages * kStageBytes);
+    if (device::thread_index() < tokens) offset[device::thread_index()] = offset_of(device::thread_index());
+    device::sync_block();
+    Staged<From> x{from, shared, offset, tokens, source.count / block_units(kFormat), place.threads()};
+    x.begin();
+    product.run(source, x, tokens, place.lane);
+    device::copy_async_wait<0>();
+    device::sync_block();  // sums take the place of the ring
+  } else {
+    Cached<kTiles, From> x{from, {}};
+    FATHOM_UNROLL
+    for (int j = 0; j < kTiles; ++j) {
+      const int i = 8 * j + place.lane / 4;
+      x.offset[j] = offset_of(i < tokens ? i : tokens - 1);
+    }
+    product.run(source, x, tokens, place.lane);
+  }
+}
 
 /// Partial sums in shared memory: [slice][set][matrix][token][row].
 template <int kTiles>

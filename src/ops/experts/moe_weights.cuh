@@ -13,6 +13,7 @@
 
 #include "ops/device/e4m3_decode.h"
 #include "ops/device/scalars.cuh"
+#include "ops/device/stream.cuh"
 #include "ops/experts/moe_params.h"
 
 namespace fathom::ops::moe {
@@ -81,8 +82,8 @@ FATHOM_DEVICE Rows find_rows(const Weight& w, int expert, int first_row, int fir
 
 FATHOM_DEVICE void load_unit(Unit& u, const Rows& r, const Pitch& pitch, int unit) {
   const std::byte* at = r.codes + unit * kUnitBytes;
-  u.low = device::load_once(reinterpret_cast<const Float4*>(at));
-  u.high = device::load_once(reinterpret_cast<const Float4*>(at + pitch.codes));
+  u.low = device::load_stream(reinterpret_cast<const Float4*>(at));
+  u.high = device::load_stream(reinterpret_cast<const Float4*>(at + pitch.codes));
 }
 
 /// Units first ... first + 3 of the slice, as far as there are `count`.
@@ -169,14 +170,6 @@ FATHOM_DEVICE void decode_step(const Float4& codes, const uint32_t (&factor)[2],
     decode_fp8_in_order(words[2 * step], words[2 * step + 1], factor[0], out);
   else
     decode_fp8(words[2 * step], words[2 * step + 1], factor[0], out);
-}
-
-/// Bytes from the start of a widened row to the 16 that belong to a step of this thread (see place_of()).
-template <ExpertFormat kFormat>
-FATHOM_DEVICE int step_offset(int unit, int step, int lane) {
-  const int t = lane % 4;
-  if constexpr (is_fp4(kFormat)) return unit * 2 * kBlock + (step * 4 + t) * 16;
-  return unit / 2 * 2 * kBlock + ((t % 2 * 2 + step) * 4 + unit % 2 * 2 + t / 2) * 16;
 }
 
 }  // namespace fathom::ops::moe

@@ -13,7 +13,8 @@ namespace {
 namespace op = output_projection;
 
 template <int kTiles>
-__global__ void __launch_bounds__(256, kTiles == 8 ? 1 : 2) project_heads(const __grid_constant__ op::Params p) {
+__global__ void __launch_bounds__(kTiles == 8 ? 256 : 128, kTiles == 8 ? 1 : 4)
+    project_heads(const __grid_constant__ op::Params p) {
   extern __shared__ __align__(128) std::byte shared[];
   op::project_block<kTiles>(p, shared);
 }
@@ -22,9 +23,10 @@ void run(const OutputProjectArgs& a, const Launch& l, bool early) {
   if (a.o.size[0] == 0) return;
   const op::Plan plan = op::make_plan(a);
   const op::Params p = op::pack(a, plan, l.workspace);
-  const device::LaunchShape shape{dim3(static_cast<unsigned>(plan.width), static_cast<unsigned>(plan.height)),
+  const device::LaunchShape shape{dim3(static_cast<unsigned>(plan.width), static_cast<unsigned>(plan.height),
+                                       plan.split ? 1u << plan.log2_slices : 1u),
                                   plan.threads(), plan.shared_bytes, early};
-  const auto kernel = plan.tiles == 1 ? project_heads<1> : plan.tiles == 4 ? project_heads<4> : project_heads<8>;
+  const auto kernel = plan.tiles == 1 ? project_heads<1> : plan.tiles == 2 ? project_heads<2> : project_heads<8>;
   device::launch("output_project", kernel, shape, l.stream, p);
 }
 

@@ -11,20 +11,15 @@ namespace fathom::ops::output_projection {
 
 using device::Float4;
 
-/// Heads of the tokens of a tile, 512 channels each: token lane / 4 of each eight.
-template <int kTiles>
+/// Heads of a group as they lie, 512 channels each.
 struct Heads {
   static constexpr bool kInOrder = true;
   const std::byte* base;  // first head of the group, first token
   int64_t head_bytes;
-  int first_unit;  // of the slice, 64 channels each
-  uint32_t offset[kTiles];
-  int tokens;
-
-  template <ExpertFormat>
-  FATHOM_DEVICE const std::byte* step(int unit, int step, int lane) const {
-    const int at = first_unit + unit;
-    return base + at / 8 * head_bytes + at % 8 * 128 + (lane % 4 * 2 + step) * 16;
+  int first;  // block of the slice
+  FATHOM_DEVICE const std::byte* block(int b) const {
+    const int at = first + b;
+    return base + at / 4 * head_bytes + at % 4 * moe::kBlockBytes;
   }
 };
 
@@ -65,42 +60,39 @@ FATHOM_DEVICE bool completes_columns(uint32_t* counter, uint32_t expected, uint3
   return *flag != 0;
 }
 
-/// Grid: x = rows of the weight, y = tiles of tokens.
-template <int kTiles>
-FATHOM_DEVICE void project_block(const Params& p, std::byte* shared) {
-  const moe::Place place(p.log2_slices, p.log2_sets, moe::takes_all_slices(kTiles));
-  const int lane = place.lane, first_row = device::block_x() << (5 + place.log2_sets);
-  const int first = place.first(p.w.blocks, p.log2_slices);
-  moe::Source source;
-  FATHOM_UNROLL
-  for (int m = 0; m < 2; ++m)
-    source.rows[m] =
-        moe::find_rows<ExpertFormat::fp8>(p.w, -1, first_row + (2 * place.set + m) * moe::kGroupRows, first, lane);
-  source.pitch = {8 * p.w.row_bytes, 0};
-  source.count = place.count(p.w.blocks, p.log2_slices) * moe::block_units(ExpertFormat::fp8);
-  source.blocks = p.w.blocks, source.log2_slices = p.log2_slices;
-  moe::Product<ExpertFormat::fp8, kTiles, Heads<kTiles>> product;
-  product.begin(source, lane);
-
-  const int first_token = device::block_y() * 8 * kTiles, left = p.tokens - first_token;
-  Heads<kTiles> x;
-  x.tokens = left < 8 * kTiles ? left : 8 * kTiles, x.head_bytes = p.head_bytes, x.first_unit = 2 * first;
-  x.base = p.o + first_row / p.rank * p.group_heads * p.head_bytes + first_token * p.token_bytes;
-  FATHOM_UNROLL
-  for (int j = 0; j < kTiles; ++j) {
-    const int i = 8 * j + lane / 4;
-    x.offset[j] = static_cast<uint32_t>(i < x.tokens ? i : x.tokens - 1) * static_cast<uint32_t>(p.token_bytes);
+/// Leaves the sums of this block's slice in memory. In the last block of its rows and tokens, adds the slices in order,
+/// takes the sums to shared memory and returns true.
+FATHOM_DEVICE bool gather_slices(const Params& p, const moe::Place& place, float* sums, uint32_t* counter) {
+  const int slices = 1 << p.log2_slices, threads = place.threads();
+  float* all = p.partial + ((int64_t{device::block_y()} * device::grid_x() + device::block_x()) * slices) * kBlockSums;
+  auto* mine = reinterpret_cast<Float4*>(all + device::block_z() * kBlockSums);
+  auto* local = reinterpret_cast<Float4*>(sums);
+  for (int i = device::thread_index(); i < kBlockSums / 4; i += threads) mine[i] = local[i];
+  // The flag lies behind the sums.
+  if (!completes_columns(counter, static_cast<uint32_t>(slices), reinterpret_cast<uint32_t*>(sums + kBlockSums)))
+    return false;
+  for (int i = device::thread_index(); i < kBlockSums / 4; i += threads) {
+    Float4 v[kMostSlices], sum{0, 0, 0, 0};
+    FATHOM_UNROLL
+    for (int s = 0; s < kMostSlices; ++s)
+      if (s < slices) v[s] = device::load_l2(reinterpret_cast<const Float4*>(all + s * kBlockSums) + i);
+    FATHOM_UNROLL
+    for (int s = 0; s < kMostSlices; ++s)
+      if (s < slices) sum.x += v[s].x, sum.y += v[s].y, sum.z += v[s].z, sum.w += v[s].w;
+    local[i] = sum;
   }
-  device::wait_for_previous_kernel();
-  device::let_next_kernel_start();
-  product.run(source, x, lane);
-
-  const moe::Partial<kTiles> partial{reinterpret_cast<float*>(shared)};
-  partial.put(place, product.result());
   device::sync_block();
+  return true;
+}
+
+/// Rounds and stores what lies in shared memory, and quantises it when its columns are complete.
+template <int kTiles>
+FATHOM_DEVICE void finish(const Params& p, const moe::Place& place, int first_row, int first_token, int tokens,
+                          float* sums) {
+  const moe::Partial<kTiles> partial{sums};
   const float factor = moe::restore<ExpertFormat::fp8>(p.w, 0);
-  const int threads = place.threads(), log2_pairs = 4 + place.log2_sets;
-  for (int i = device::thread_index(); i < x.tokens << log2_pairs; i += threads) {
+  const int threads = place.threads(), log2_pairs = 4 + place.log2_sets, rows = 32 << place.log2_sets;
+  for (int i = device::thread_index(); i < tokens << log2_pairs; i += threads) {
     const int token = i >> log2_pairs, row = (i & ((1 << log2_pairs) - 1)) * 2;
     float v[2];
     partial.pair(place, row / 32, row / 16 % 2, token, row % 16, v);
@@ -108,10 +100,54 @@ FATHOM_DEVICE void project_block(const Params& p, std::byte* shared) {
         device::pack_bf16x2(v[0] * factor, v[1] * factor);
   }
   const int group = first_row / moe::kBlock;
-  uint32_t* counter = p.arrivals + device::block_y() * (p.w.rows / moe::kBlock) + group;
-  const auto blocks = static_cast<uint32_t>(4 >> place.log2_sets);
-  if (completes_columns(counter, blocks, reinterpret_cast<uint32_t*>(shared)))
-    quantize_columns(p, first_token, x.tokens, group * moe::kBlock, threads / 32);
+  if (rows < moe::kBlock) {
+    uint32_t* counter = p.arrivals + device::block_y() * (p.w.rows / moe::kBlock) + group;
+    if (!completes_columns(counter, static_cast<uint32_t>(moe::kBlock / rows), reinterpret_cast<uint32_t*>(sums)))
+      return;
+  } else {
+    device::sync_block();
+  }
+  for (int at = first_row / moe::kBlock * moe::kBlock; at < first_row + rows; at += moe::kBlock)
+    quantize_columns(p, first_token, tokens, at, threads / 32);
+}
+
+/// Grid: x = rows of the weight, y = tiles of tokens, z = slices where blocks have one each.
+template <int kTiles>
+FATHOM_DEVICE void project_block(const Params& p, std::byte* shared) {
+  moe::Place place(p.log2_slices, p.log2_sets, moe::takes_all_slices(kTiles));
+  const int lane = place.lane, first_row = device::block_x() << (5 + place.log2_sets);
+  if (p.split) place.slice = device::block_z();
+  const int first = place.first(p.w.blocks, p.log2_slices);
+  const int end = p.split ? moe::first_block(p.w.blocks, p.log2_slices, place.slice + 1)
+                          : first + place.count(p.w.blocks, p.log2_slices);
+  place.slice = p.split ? 0 : place.slice;  // in shared memory
+  moe::Source source;
+  FATHOM_UNROLL
+  for (int m = 0; m < 2; ++m)
+    source.rows[m] =
+        moe::find_rows<ExpertFormat::fp8>(p.w, -1, first_row + (2 * place.set + m) * moe::kGroupRows, first, lane);
+  source.pitch = {8 * p.w.row_bytes, 0};
+  source.count = (end - first) * moe::block_units(ExpertFormat::fp8);
+  source.blocks = end - first, source.log2_slices = p.split ? 0 : p.log2_slices;
+  moe::Product<ExpertFormat::fp8, kTiles> product;
+  product.begin(source, lane);
+
+  const int first_token = device::block_y() * 8 * kTiles, left = p.tokens - first_token;
+  const int tokens = left < 8 * kTiles ? left : 8 * kTiles;
+  const std::byte* heads = p.o + first_row / p.rank * p.group_heads * p.head_bytes + first_token * p.token_bytes;
+  device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
+  moe::multiply_tile(product, source, Heads{heads, p.head_bytes, first}, tokens, place, shared,
+                     [&](int i) { return static_cast<uint32_t>(i) * static_cast<uint32_t>(p.token_bytes); });
+
+  auto* sums = reinterpret_cast<float*>(shared);
+  moe::Partial<kTiles>{sums}.put(place, product.result());
+  device::sync_block();
+  if constexpr (kTiles == 8) {
+    uint32_t* counter = p.arrivals + device::block_y() * (p.w.rows / moe::kBlock) + first_row / moe::kBlock;
+    if (p.split && !gather_slices(p, place, sums, counter)) return;
+  }
+  finish<kTiles>(p, place, first_row, first_token, tokens, sums);
 }
 
 }  // namespace fathom::ops::output_projection

@@ -8,15 +8,16 @@
 
 namespace fathom::ops::output_projection {
 
-inline constexpr int kHeadDim = 512, kMostSlices = 8;
+inline constexpr int kHeadDim = 512, kMostSlices = 4;
 
 struct Plan {
-  int tiles = 1;  // of 8 tokens: 1, 4, 8
+  int tiles = 1;  // of 8 tokens: 1, 2, 8
   int log2_slices = 0, log2_sets = 0;
+  bool split = false;         // with 64 tokens: each slice by a block of its own
   int width = 0, height = 0;  // of the grid
   size_t shared_bytes = 0;
 
-  /// With most tokens a warp takes all slices, otherwise one.
+  /// With most tokens a warp takes all slices or those of its block, otherwise one.
   int threads() const { return 32 << ((tiles == 8 ? 0 : log2_slices) + log2_sets); }
 };
 
@@ -26,11 +27,13 @@ struct Params {
   bf16* z = nullptr;
   e4m3* codes = nullptr;
   e8m0* scale = nullptr;
-  uint32_t* arrivals = nullptr;                              // [tiles of tokens, rows / 128]
-  int64_t head_bytes = 0, token_bytes = 0;                   // of o
+  float* partial = nullptr;                 // [tiles of tokens][blocks of rows][slices][kBlockSums], with `split`
+  uint32_t* arrivals = nullptr;             // [tiles of tokens, rows / 128]
+  int64_t head_bytes = 0, token_bytes = 0;  // of o
   int64_t z_stride = 0, codes_stride = 0, scale_stride = 0;  // elements
   int32_t tokens = 0, rank = 0, group_heads = 0;
   int32_t log2_slices = 0, log2_sets = 0;
+  bool split = false;
 };
 
 /// Slices of a row depend on the weight alone: as many as give 2,000 warps. So do the bits of a token.
@@ -39,16 +42,27 @@ inline Plan make_plan(const OutputProjectArgs& a) {
   const int64_t rows = a.wo_a.codes.size[0], blocks = a.wo_a.codes.size[1] / moe::kBlock, tokens = a.o.size[0];
   while (2 << p.log2_slices <= std::min<int64_t>(kMostSlices, blocks) && rows / 32 << p.log2_slices < 2000)
     ++p.log2_slices;
-  p.tiles = tokens <= 8 ? 1 : tokens <= 32 ? 4 : 8;
-  p.log2_sets = p.tiles == 8 ? 2 : 0;
+  p.tiles = tokens <= 8 ? 1 : tokens <= 16 ? 2 : 8;
+  p.split = p.tiles == 8 && tokens <= 128 && p.log2_slices > 0;
+  p.log2_sets = p.tiles < 8 ? 0 : p.split || rows / a.groups % 256 != 0 ? 2 : 3;
   p.width = static_cast<int>(rows >> (5 + p.log2_sets));
   p.height = static_cast<int>((tokens + 8 * p.tiles - 1) / (8 * p.tiles));
   p.shared_bytes = static_cast<size_t>(p.threads() / 32 * 2 * 8 * p.tiles) * (moe::kGroupRows + 4) * sizeof(float);
+  if (p.tiles == 8) p.shared_bytes = std::max<size_t>(p.shared_bytes, moe::kRingBytes);
   return p;
 }
 
+/// Floats of partial sums that a block leaves to the last block of its rows.
+inline constexpr int kBlockSums = 4 * 2 * 64 * (moe::kGroupRows + 4);
+
+inline size_t counter_bytes(const OutputProjectArgs& a, const Plan& plan) {
+  return (static_cast<size_t>(plan.height * (a.wo_a.codes.size[0] / moe::kBlock)) * sizeof(uint32_t) + 255) / 256 * 256;
+}
+
 inline size_t workspace_bytes(const OutputProjectArgs& a) {
-  return static_cast<size_t>(make_plan(a).height * (a.wo_a.codes.size[0] / moe::kBlock)) * sizeof(uint32_t);
+  const Plan p = make_plan(a);
+  const size_t blocks = static_cast<size_t>(p.width * p.height) << p.log2_slices;
+  return counter_bytes(a, p) + (p.split ? blocks * kBlockSums * sizeof(float) : 0);
 }
 
 inline Params pack(const OutputProjectArgs& a, const Plan& plan, void* workspace) {
@@ -67,7 +81,8 @@ inline Params pack(const OutputProjectArgs& a, const Plan& plan, void* workspace
   p.rank = static_cast<int32_t>(a.wo_a.codes.size[0] / a.groups);
   p.group_heads = static_cast<int32_t>(a.o.size[1] / a.groups);
   p.log2_slices = plan.log2_slices, p.log2_sets = plan.log2_sets;
-  p.arrivals = static_cast<uint32_t*>(workspace);
+  p.split = plan.split, p.arrivals = static_cast<uint32_t*>(workspace);
+  if (plan.split) p.partial = reinterpret_cast<float*>(static_cast<std::byte*>(workspace) + counter_bytes(a, plan));
   return p;
 }
 
