@@ -14,6 +14,19 @@ inline std::filesystem::path source_dir() {
   return FATHOM_SOURCE_DIR;
 }
 
+// Sanitizers make the model about twenty times slower: tests of it take fewer cases then.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
+
+/// Numbers of tokens at and beside the borders of blocks (128) and pages (64, 256).
+inline std::vector<size_t> lengths_around_pages() {
+  if (kSanitized) return {60, 128, 257};
+  return {1, 60, 127, 128, 129, 132, 255, 256, 257, 384, 385, 511, 513};
+}
+
 struct Fairy {
   Checkpoint checkpoint{source_dir() / "models/fairy"};
   Weights weights = load_weights(checkpoint, make_host_memory(), LoadOptions{true, {}});

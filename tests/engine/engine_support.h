@@ -16,7 +16,16 @@ struct Result {
   FinishReason finish = FinishReason::none;
   std::string error;
   int64_t cached_tokens = 0;
+  std::vector<float> prompt_logprobs;
 };
+
+/// Adds what an event brought.
+inline void take(Result& r, const GenerationEvent& e) {
+  EXPECT_EQ(r.finish, FinishReason::none) << "an event after the last";
+  if (e.token.token >= 0) r.tokens.push_back(e.token.token);
+  r.finish = e.finish, r.error = e.error, r.cached_tokens = e.cached_tokens;
+  for (const auto& t : e.prompt_tokens) r.prompt_logprobs.push_back(t.logprob);
+}
 
 /// The cache's and the prefix cache's books balance, and every page is used, cached or free.
 inline void check_books(const Engine& engine) {
@@ -28,13 +37,7 @@ inline void check_books(const Engine& engine) {
 /// of a request.
 inline std::map<RequestId, Result> run_all(Engine& engine) {
   std::map<RequestId, Result> out;
-  while (engine.step([&](const GenerationEvent& e) {
-    Result& r = out[e.request];
-    EXPECT_EQ(r.finish, FinishReason::none) << "an event after the last";
-    if (e.token.token >= 0) r.tokens.push_back(e.token.token);
-    r.finish = e.finish, r.error = e.error, r.cached_tokens = e.cached_tokens;
-  }))
-    check_books(engine);
+  while (engine.step([&](const GenerationEvent& e) { take(out[e.request], e); })) check_books(engine);
   return out;
 }
 

@@ -100,12 +100,13 @@ TEST_P(HitLength, GivesTheTokensOfAMiss) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(AroundPages, HitLength, testing::Values(1, 60, 127, 128, 129, 255, 256, 257, 511, 512, 513));
+INSTANTIATE_TEST_SUITE_P(AroundPages, HitLength, testing::ValuesIn(lengths_around_pages()));
 
 TEST(EnginePrefix, AfterAnAbortAtAnyStepAHitGivesTheTokensOfAColdRun) {
   const auto request = ask(some_tokens(420, 5), 40);
   const auto want = cold(request);
   for (int steps : {1, 2, 3, 7, 19, 38}) {
+    if (kSanitized && steps % 2 == 0) continue;
     EngineOptions o = options();
     o.chunk_tokens = 100 + 17 * steps;
     Tiny engine(o);

@@ -13,12 +13,7 @@
 namespace fathom::test {
 namespace {
 
-// Sanitizers make the model about twenty times slower.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kSchedules = 2;
-#else
-constexpr int kSchedules = 8;
-#endif
+constexpr int kSchedules = kSanitized ? 2 : 8;
 
 int32_t token_at(int32_t stream, size_t i) {
   return static_cast<int32_t>(3 + (static_cast<size_t>(stream) * 577 + i * i * 7 + i * 31) % 1900);
@@ -29,6 +24,7 @@ struct Spec {
   int32_t stream = 0, branch_stream = 0;
   size_t length = 1, branch = 0;
   int64_t max_tokens = 1;
+  bool logprobs = false;  // of the prompt
   auto operator<=>(const Spec&) const = default;
 
   GenerationRequest request() const {
@@ -36,19 +32,20 @@ struct Spec {
     for (size_t i = 0; i < length; ++i) r.prompt.push_back(token_at(i < branch ? stream : branch_stream, i));
     r.max_tokens = max_tokens;
     r.sampling.seed = length;
+    if (logprobs) r.prompt_logprobs = true, r.sampling.top_logprobs = 0;
     return r;
   }
 };
 
-const std::vector<int32_t>& alone(const Spec& spec) {
-  static std::map<Spec, std::vector<int32_t>> known;
-  auto& tokens = known[spec];
-  if (!tokens.empty()) return tokens;
+const Result& alone(const Spec& spec) {
+  static std::map<Spec, Result> known;
+  auto& result = known[spec];
+  if (!result.tokens.empty()) return result;
   EngineOptions o;
   o.cache_tokens = 1024, o.max_sequences = 1, o.prefix_cache = false;
   Engine engine(Fairy::get().checkpoint.config(), Fairy::get().weights, o);
   const RequestId id = engine.add(spec.request());
-  return tokens = run_all(engine)[id].tokens;
+  return result = run_all(engine)[id];
 }
 
 Spec any_spec() {
@@ -57,6 +54,7 @@ Spec any_spec() {
   s.length = static_cast<size_t>(*rc::gen::element(1, 60, 127, 128, 129, 255, 256, 257, 300, 383, 400));
   s.branch = std::min(s.length, static_cast<size_t>(*rc::gen::element(0, 128, 250, 256, 400, 400, 400)));
   s.max_tokens = *rc::gen::element<int64_t>(1, 12, 70);
+  s.logprobs = *rc::gen::inRange(0, 5) == 0;
   return s;
 }
 
@@ -100,7 +98,10 @@ struct Schedule {
     const int what = *rc::gen::inRange(0, 12);
     if (what < 3 && all.size() < 8) {
       const Spec spec = any_spec();
-      all[engine.add(spec.request())].spec = spec;
+      GenerationRequest request = spec.request();
+      request.prefix.on = *rc::gen::inRange(0, 8) > 0;
+      request.prefix.salt = *rc::gen::inRange(0, 4) == 0 ? "other" : "";
+      all[engine.add(std::move(request))].spec = spec;
     }
     One* one = what < 6 ? pick() : nullptr;
     if (one && what == 3) engine.cancel(id_of(one)), one->cancelled = true;
@@ -111,9 +112,7 @@ struct Schedule {
     const auto before = engine.stats();
     const bool more = engine.step([&](const GenerationEvent& e) {
       One& one = all.at(e.request);
-      RC_ASSERT(one.got.finish == FinishReason::none);
-      if (e.token.token >= 0) one.got.tokens.push_back(e.token.token);
-      one.got.finish = e.finish;
+      take(one.got, e);
       RC_ASSERT(e.finish != FinishReason::failed);
       RC_ASSERT(e.cached_tokens < static_cast<int64_t>(one.spec.length));
     });
@@ -135,7 +134,9 @@ struct Schedule {
     while (step()) RC_ASSERT(++steps < 5000);
     RC_ASSERT(engine.idle());
     for (auto& [id, one] : all) {
-      auto want = alone(one.spec);
+      const Result& cold = alone(one.spec);
+      auto want = cold.tokens;
+      if (!one.got.tokens.empty()) RC_ASSERT(one.got.prompt_logprobs == cold.prompt_logprobs);
       if (one.got.finish == FinishReason::cancelled) {
         RC_ASSERT(one.cancelled && one.got.tokens.size() < want.size());
         want.resize(one.got.tokens.size());

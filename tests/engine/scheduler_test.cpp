@@ -44,7 +44,7 @@ TEST_P(GivingWay, LosesNothingWhenPagesRunOut) {
   EngineOptions o = options(768, 3);
   o.snapshots = GetParam();
   std::vector<GenerationRequest> requests;
-  for (int32_t i = 0; i < 3; ++i) requests.push_back(ask(i, 230 + 5 * static_cast<size_t>(i), 330));
+  for (int32_t i = 0; i < 3; ++i) requests.push_back(ask(i, 230 + 5 * static_cast<size_t>(i), 290));
   Tiny engine(o);
   std::vector<RequestId> ids;
   for (const auto& r : requests) ids.push_back(engine.add(r));
