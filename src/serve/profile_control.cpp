@@ -5,12 +5,15 @@
 #include <atomic>
 #include <ctime>
 #include <filesystem>
+#include <iterator>
 #include <mutex>
 
 #include "base/file.h"
 #include "base/recorder.h"
 #include "profile/chrome_trace.h"
+#include "profile/summary.h"
 #include "serve/fields.h"
+#include "serve/openai_json.h"
 #include "serve/sampling_fields.h"
 
 namespace fathom::serve {
@@ -35,9 +38,13 @@ struct ProfileControl::Impl : std::enable_shared_from_this<ProfileControl::Impl>
   void record(Api& api, const std::shared_ptr<Recording>& recording);
   /// On the engine's thread, between steps.
   void finish(Backend& backend, const std::shared_ptr<Recording>& recording);
+  /// The trace, and the ranking for /profile.
+  void write(const Recording& recording);
+  void show_last(Api& api, Exchange& exchange);
 
   const ProfileOptions options;
   mutable std::mutex mutex;
+  std::string last;  // ranking of the last trace, JSON
   std::shared_ptr<Recording> current;
   int64_t number = 0;
 };
@@ -96,7 +103,7 @@ void ProfileControl::Impl::record(Api& api, const std::shared_ptr<Recording>& re
     if (recording->steps > 0 && done == recording->wait_steps + recording->steps) {
       self->finish(backend, recording);
       api.on_worker([self, recording] {
-        profile::write_chrome_trace(recording->recorder, recording->file, {{"model", self->options.model}});
+        self->write(*recording);
         const std::lock_guard lock(self->mutex);
         if (self->current == recording) self->current = nullptr;
       });
@@ -143,12 +150,46 @@ void ProfileControl::Impl::stop(Api& api, const std::shared_ptr<Exchange>& excha
   api.service().between_steps([self = shared_from_this(), &api, exchange, recording](Backend& backend) {
     self->finish(backend, recording);
     api.prepare(exchange, openai_error, [self, exchange, recording]() -> std::function<void()> {
-      profile::write_chrome_trace(recording->recorder, recording->file, {{"model", self->options.model}});
+      self->write(*recording);
       return [exchange, file = recording->file.string()] {
         exchange->reply(200, "text/plain; charset=utf-8", "Stop profiling.\nThe trace is " + file + "\n");
       };
     });
   });
+}
+
+void ProfileControl::Impl::write(const Recording& recording) {
+  profile::write_chrome_trace(recording.recorder, recording.file, {{"model", options.model}});
+  const profile::Summary summary = profile::summarize(recording.recorder);
+  const auto share = [&](int64_t ns) {
+    return static_cast<double>(ns) / static_cast<double>(std::max<int64_t>(1, summary.covered_ns));
+  };
+  std::string out = R"({"file":)";
+  append_quoted(out, recording.file.string());
+  fmt::format_to(std::back_inserter(out), R"(,"steps":{},"dropped_spans":{},"ops":[)", summary.steps, summary.dropped);
+  for (const profile::OpTotal& op : summary.rows) {
+    out += out.back() == '[' ? R"({"name":)" : R"(,{"name":)";
+    append_quoted(out, op.name);
+    fmt::format_to(
+        std::back_inserter(out),
+        R"(,"share":{:.5f},"calls":{},"seconds":{:.6f},"bytes":{},"flops":{},"gigabytes_per_second":{:.3f}}})",
+        share(op.self_ns), op.calls, static_cast<double>(op.self_ns) * 1e-9, op.bytes, op.flops,
+        op.gigabytes_per_second());
+  }
+  const std::lock_guard lock(mutex);
+  last = out + "]}";
+}
+
+void ProfileControl::Impl::show_last(Api& api, Exchange& exchange) {
+  std::string text;
+  {
+    const std::lock_guard lock(mutex);
+    text = last;
+  }
+  if (text.empty())
+    return api.fail(exchange, openai_error,
+                    ApiError(404, "not_found_error", "nothing has been profiled: /start_profile records steps"));
+  exchange.reply(200, "application/json", text);
 }
 
 ProfileControl::ProfileControl(const ProfileOptions& options) : impl_(std::make_shared<Impl>(options)) {}
@@ -162,10 +203,13 @@ std::string ProfileControl::running() const {
 std::vector<RouteEntry> ProfileControl::routes() {
   const Route start = [impl = impl_](Api& api, const std::shared_ptr<Exchange>& e) { impl->start(api, e); };
   const Route stop = [impl = impl_](Api& api, const std::shared_ptr<Exchange>& e) { impl->stop(api, e); };
-  return {{"POST", "/start_profile", start, "records the engine's steps"},
-          {"GET", "/start_profile", start, "the same"},
-          {"POST", "/stop_profile", stop, "ends the recording and writes the trace"},
-          {"GET", "/stop_profile", stop, "the same"}};
+  return {
+      {"POST", "/start_profile", start, "records the engine's steps"},
+      {"GET", "/start_profile", start, "the same"},
+      {"POST", "/stop_profile", stop, "ends the recording and writes the trace"},
+      {"GET", "/stop_profile", stop, "the same"},
+      {"GET", "/profile", [impl = impl_](Api& api, const std::shared_ptr<Exchange>& e) { impl->show_last(api, *e); },
+       "where the time went in the last trace"}};
 }
 
 }  // namespace fathom::serve

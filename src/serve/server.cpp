@@ -13,6 +13,7 @@
 #include "serve/log.h"
 #include "serve/metrics.h"
 #include "serve/profile_control.h"
+#include "serve/web_page.h"
 #include "serve/worker.h"
 
 namespace fathom::serve {
@@ -98,6 +99,7 @@ struct Server::Impl final : Api {
   std::vector<RouteEntry> routes;
   std::unordered_map<const Exchange*, Tracked> tracked;
   uint64_t secret, ids = 0;
+  int64_t failures_logged = 0;
   bool draining = false;
   HttpServer http;
   ProfileControl profile;
@@ -127,11 +129,13 @@ Server::Impl::Impl(const ServerSetup& s, Backend& backend)
   setup.model.timeout = milliseconds(s.options.request_timeout);
   setup.model.max_choices =
       std::min(setup.model.max_choices, backend.limits().max_running + std::max<int64_t>(0, s.options.max_waiting));
+  metrics.start_from(engine->snapshot().engine);
   add_routes(chat_routes());
   add_routes(completions_routes());
   add_routes(model_routes());
   add_routes(health.routes());
   add_routes(profile.routes());
+  add_routes(web_routes());
   add_routes({{"GET", "/metrics",
                [this](Api&, const std::shared_ptr<Exchange>& exchange) {
                  exchange->reply(200, "text/plain; version=0.0.4; charset=utf-8",
@@ -225,6 +229,9 @@ void Server::Impl::handle(const std::shared_ptr<Exchange>& exchange) {
   try {
     if (!admitted(*exchange)) return;
     const RouteEntry* route = find_route(*exchange);
+    if (const auto encoding = request.header("content-encoding"); !encoding.empty() && encoding != "identity")
+      throw ApiError(415, "invalid_request_error",
+                     fmt::format("bodies in content-encoding {} are not supported: send plain JSON", printable(encoding)));
     t.route = route->path;
     route->route(*this, exchange);
   } catch (const std::exception& e) {
@@ -256,7 +263,8 @@ bool Server::Impl::admitted(Exchange& exchange) {
     return false;
   }
   constexpr std::string_view kOpen[] = {"/health", "/health_generate", "/ping", "/version"};
-  const bool open = std::find(std::begin(kOpen), std::end(kOpen), request.path) != std::end(kOpen);
+  const bool open =
+      std::find(std::begin(kOpen), std::end(kOpen), request.path) != std::end(kOpen) || is_web_path(request.path);
   if (!open && !access.key_ok(request))
     throw ApiError(401, "authentication_error", "this server needs an API key: send authorization: Bearer KEY", "",
                    "invalid_api_key");
@@ -314,6 +322,10 @@ void Server::Impl::closed(const Exchange* key, bool complete) {
 /// read.
 void Server::Impl::keep_streams_alive() {
   const auto now = Clock::now();
+  if (const auto s = engine->snapshot(); s.failures > failures_logged) {
+    failures_logged = s.failures;
+    log.error("engine_failed", {{"times", std::to_string(s.failures)}, {"what", s.last_failure}});
+  }
   for (auto& [key, t] : tracked) {
     if (!t.generation || !t.exchange->begun()) continue;
     if (t.exchange->bytes_sent() != t.bytes)
