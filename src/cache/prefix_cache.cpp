@@ -158,6 +158,11 @@ void PrefixCache::keep(SequenceId id, std::string_view salt, std::span<const int
   if (blocks > 0) insert(id, salt, tokens, blocks);
 }
 
+void PrefixCache::keep_end(SequenceId id, std::string_view salt, std::span<const int32_t> tokens) {
+  const int64_t blocks = cache_.rows(id) / kBlock;
+  if (blocks > 0) mark(&insert(id, salt, tokens, blocks));
+}
+
 void PrefixCache::close(SequenceId id, std::string_view salt, std::span<const int32_t> tokens) {
   const int64_t rows = cache_.rows(id), blocks = rows / kBlock;
   if (rows == 0) return cache_.release(id);

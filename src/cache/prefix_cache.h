@@ -62,6 +62,9 @@ class PrefixCache {
 
   /// Adds the complete entry pages of a sequence that goes on; `tokens` are at least the Cache::rows() it has.
   void keep(SequenceId id, std::string_view salt, std::span<const int32_t> tokens);
+  /// The same for its complete blocks, from where others will likely go on: the end of a prompt. Costs the sequence a
+  /// copy of its last page when half of that is complete.
+  void keep_end(SequenceId id, std::string_view salt, std::span<const int32_t> tokens);
   /// Adds all that the sequence has, a tail too, and releases it.
   void close(SequenceId id, std::string_view salt, std::span<const int32_t> tokens);
 

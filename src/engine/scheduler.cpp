@@ -215,9 +215,14 @@ void Scheduler::fed(Active& a, int64_t tokens) {
   stats_.prompt_tokens += fresh;
   stats_.recomputed_tokens += std::clamp<int64_t>(std::min(length, a.computed) - from, 0, tokens);
   a.computed = std::max(a.computed, length);
-  if (a.request.prefix.on && cache_.rows(a.sequence) - a.kept >= Cache::kEntryPage) {
-    prefix_.keep(a.sequence, a.request.prefix.salt, a.tokens);
-    a.kept = cache_.rows(a.sequence) / Cache::kEntryPage * Cache::kEntryPage;
+  if (a.request.prefix.on) {
+    const int64_t rows = cache_.rows(a.sequence);
+    // A later request may share the prompt and not the answer: thinking is left out of what follows.
+    if (a.generated() == 0 && length == a.prompt)
+      prefix_.keep_end(a.sequence, a.request.prefix.salt, a.tokens);
+    else if (rows - a.kept >= Cache::kEntryPage)
+      prefix_.keep(a.sequence, a.request.prefix.salt, a.tokens);
+    if (rows - a.kept >= Cache::kEntryPage) a.kept = rows / Cache::kEntryPage * Cache::kEntryPage;
   }
   cache_.trim_window(a.sequence, a.request.prefix.on ? PrefixCache::kKeepWindow : Cache::kRing4);
 }

@@ -262,7 +262,8 @@ TEST(Prefix, BooksBalanceUnderRandomUseOfTinyPools) {
           const auto before = cache.usage();
           if (prefix.reserve(l.id, n)) {
             cache.commit(l.id, n);
-            if (what < 5) prefix.keep(l.id, l.salt, l.tokens);
+            if (what == 4) prefix.keep(l.id, l.salt, l.tokens);
+            if (what == 3) prefix.keep_end(l.id, l.salt, l.tokens);
             cache.trim_window(l.id, *rc::gen::element<int64_t>(0, Cache::kRing4, PrefixCache::kKeepWindow));
           } else {
             RC_ASSERT(before.window_free == cache.usage().window_free &&

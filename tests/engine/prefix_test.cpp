@@ -82,6 +82,24 @@ TEST(EnginePrefix, WithoutSnapshotsTheNextTurnComputesAtMostOnePageMore) {
   }
 }
 
+TEST(EnginePrefix, APromptWhoseAnswerIsLeftOutLaterIsStillFoundWhole) {
+  EngineOptions o = options(2048, 2);
+  o.window_tokens = 1024;  // far fewer than the tokens below
+  Tiny engine(o);
+  for (size_t prompt : {300, 400, 511}) {
+    const auto first = some_tokens(prompt, 30 + static_cast<int32_t>(prompt));
+    engine.get(ask(first, 260));
+    engine.get(ask(some_tokens(500, 31), 4));
+    auto second = first;
+    const auto more = some_tokens(50, 32);
+    second.insert(second.end(), more.begin(), more.end());
+    const auto request = ask(second, 6);
+    const Result got = engine.get(request);
+    EXPECT_GE(got.cached_tokens, static_cast<int64_t>(prompt) / 128 * 128 - 4) << prompt;
+    EXPECT_EQ(got.tokens, cold(request)) << prompt;
+  }
+}
+
 class HitLength : public testing::TestWithParam<size_t> {};
 
 TEST_P(HitLength, GivesTheTokensOfAMiss) {
