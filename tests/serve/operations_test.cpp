@@ -97,6 +97,7 @@ TEST(Operations, UnknownPathsAndMethodsAreTold) {
   const Answer wrong = get(server.port(), kChat);
   EXPECT_EQ(wrong.status, 405);
   EXPECT_EQ(wrong.header("allow"), "POST");
+  EXPECT_EQ(post(server.port(), kChat, "\x1f\x8b", "content-encoding: gzip\r\n").status, 415);
   EXPECT_EQ(get(server.port(), "/ping", "x-request-id: abc-1\r\n").header("x-request-id"), "abc-1");
   EXPECT_TRUE(get(server.port(), "/ping", "x-request-id: a b\r\n").header("x-request-id").starts_with("req-"));
 }
