@@ -4,9 +4,10 @@
 Times `fathom trace` against Python's json.load and the plain aggregation of kernels, side by side: the runs alternate,
 each in a process of its own, and the medians and their ratio are printed, with peak memory. TRACE is multiplied to
 about 510 MB and 2 million events with mkbig.py, plain and as gzip. HolisticTraceAnalysis and Perfetto's trace_processor
-are timed beside them when this Python has them (pip install HolisticTraceAnalysis perfetto).
+are timed beside them when this Python has them (pip install HolisticTraceAnalysis perfetto); one that fails is told
+with its reason. Before timing, calls and total time of the longest kernel are compared with those of json.load.
 """
-import argparse, importlib.util, os, re, statistics, subprocess, sys, time
+import argparse, importlib.util, json, os, re, statistics, subprocess, sys, time
 
 PLAIN = r"""
 import sys, json, gzip
@@ -47,8 +48,17 @@ def run(command):
     _, status, usage = os.wait4(p.pid, 0)
     p.returncode = os.waitstatus_to_exitcode(status)
     if p.returncode:
-        sys.exit("%s failed (%d): %s" % (command[0], p.returncode, p.stderr.read().decode(errors="replace")[-500:]))
+        raise RuntimeError("failed (%d): %s" % (p.returncode, p.stderr.read().decode(errors="replace").strip()[-300:]))
     return time.monotonic() - start, usage.ru_utime + usage.ru_stime, usage.ru_maxrss / 1024, out.decode(errors="replace")
+
+
+def check(fathom, python, path):
+    """The program and json.load must agree before their times mean anything."""
+    ours = json.loads(subprocess.check_output([fathom, "trace", "--json", "-", path]))["traces"][0]["ranking"][0]
+    calls, us = subprocess.check_output([python, "-c", PLAIN, path]).split()
+    if ours["calls"] != int(calls) or abs(ours["total_ns"] - 1000 * float(us)) > 1:
+        sys.exit("%s: fathom has %d calls, %d ns; json.load %s calls, %s us" % (path, ours["calls"], ours["total_ns"], calls.decode(), us.decode()))
+    print("same longest kernel: %d calls, %d ns" % (ours["calls"], ours["total_ns"]))
 
 
 def main():
@@ -77,10 +87,19 @@ def main():
     print("load average %.1f on %d processors" % (os.getloadavg()[0], os.cpu_count()))
     for path in (big, big + ".gz"):
         print("\n%s: %.0f MB" % (os.path.basename(path), os.path.getsize(path) / 1e6))
-        times = {}
+        check(o.fathom, sys.executable, path)
+        times, failed = {}, {}
         for _ in range(o.runs):
             for name, command in [("fathom trace", [o.fathom, "trace"])] + peers:
-                times.setdefault(name, []).append(run(command + [path]))
+                if name in failed:
+                    continue
+                try:
+                    times.setdefault(name, []).append(run(command + [path]))
+                except RuntimeError as e:
+                    failed[name] = str(e)
+                    times.pop(name)
+        for name, why in failed.items():
+            print("%-26s %s" % (name, why))
         ours = statistics.median(t[0] for t in times["fathom trace"])
         ours_cpu = statistics.median(t[1] for t in times["fathom trace"])
         for name, t in times.items():

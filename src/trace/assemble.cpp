@@ -107,7 +107,7 @@ class Assembler {
     for (const LaneEvent& e : store_.lane_events) {
       Lane& lane = lanes[e.row];
       ++lane.events;
-      lane.total += e.duration;
+      lane.total = saturated_sum(lane.total, e.duration);
     }
     bool streams = false, ops = false;
     for (auto& [row, lane] : lanes) {

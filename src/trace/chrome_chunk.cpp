@@ -250,7 +250,7 @@ class ChunkParser {
       out_.no_duration += is_work;
       return;
     }
-    if (duration < 0 || start > INT64_MAX - duration) {
+    if (!is_possible(start, duration)) {
       out_.negative_duration += is_work;
       return;
     }
@@ -310,7 +310,7 @@ class ChunkParser {
       count_category(event_.category.text);
       edge.what = last_class_;
     }
-    if (!event_.time.present || !parse_scaled(event_.time.text, 3, edge.time)) {
+    if (!event_.time.present || !parse_scaled(event_.time.text, 3, edge.time) || !is_possible(edge.time, 0)) {
       ++out_.no_time;
       return;
     }

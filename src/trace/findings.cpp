@@ -189,11 +189,11 @@ class Diagnoser {
     if (g.runs == 0 || share(g.time) < 0.005) return;
     Finding f;
     f.id = "glue";
-    f.title = fmt::format("{} of small elementwise kernels ({}, {} with gaps, {}); fused they would save about {}",
-                          counted(g.runs, "run"), counted(g.kernels, "kernel"), time_text(g.time),
-                          percent(share(g.time)), time_text(g.saving));
+    f.title = fmt::format("{} of small elementwise {}s ({}, {} with gaps, {}); fused they would save about {}",
+                          counted(g.runs, "run"), work_word(trace_), counted(g.kernels, work_word(trace_)),
+                          time_text(g.time), percent(share(g.time)), time_text(g.saving));
     f.evidence = fmt::format(
-        "two or more kernels in a row on one stream, each a norm, RoPE, quantisation, activation, cache write or "
+        "two or more in a row on one stream, each a norm, RoPE, quantisation, activation, cache write or "
         "copy under 50 us; the longest run has {}",
         g.longest);
     f.advice = "fuse each run into one kernel, or into the product before or behind it";
@@ -346,7 +346,7 @@ class Diagnoser {
            "give a trace of several decode steps, or one with step annotations"});
       return;
     }
-    const double needed = static_cast<double>(goal_.batch) / goal_.tokens_per_second * 1e9;
+    const double needed = std::min(1e18, static_cast<double>(goal_.batch) / goal_.tokens_per_second * 1e9);
     const double factor = static_cast<double>(steps_.median) / needed;
     Finding f;
     f.id = "target";

@@ -36,6 +36,17 @@ std::optional<int> rank_of_label(std::string_view label) {
   return rank;
 }
 
+/// Durations of a damaged file may add up to centuries: what would exceed the range of the sums is left out.
+void drop_impossible(Trace& trace) {
+  Ns sum = 0;
+  const auto too_much = [&](const GpuEvent& e) {
+    if (e.duration > longest_sum - sum) return true;
+    sum += e.duration;
+    return false;
+  };
+  trace.import.negative_duration += std::erase_if(trace.events, too_much);
+}
+
 void sort_all(Trace& trace) {
   const bool one_device = trace.devices.size() < 2;
   const auto before = [&](const GpuEvent& a, const GpuEvent& b) {
@@ -164,6 +175,7 @@ std::optional<int> rank_of_name(std::string_view file_name) {
 }
 
 void finish_trace(Trace& trace) {
+  drop_impossible(trace);
   for (const GpuEvent& e : trace.events) trace.import.zero_duration += e.duration == 0;
   sort_all(trace);
   find_ranks(trace);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <deque>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <optional>
 #include <string>
@@ -25,6 +26,18 @@ enum class NameId : uint32_t {};
 enum class ShapeId : uint32_t {};   // Trace::shapes; ShapeId{0} is "not recorded"
 enum class StreamId : uint32_t {};  // Trace::streams
 enum class DeviceId : uint32_t {};  // Trace::devices
+
+/// Times that readers let through: from 36 years before the epoch to 2079, and no longer than 73 years. Sums and
+/// differences of what a file may claim then stay in range; finish_trace() bounds the sum of all durations too.
+constexpr Ns earliest_time = -(Ns{1} << 60), latest_time = Ns{3} << 60, longest_sum = Ns{1} << 61;
+constexpr bool is_possible(Ns start, Ns duration) {
+  return start >= earliest_time && start <= latest_time && duration >= 0 && duration <= longest_sum;
+}
+/// The sum, or the largest time when it does not fit.
+constexpr Ns saturated_sum(Ns a, Ns b) {
+  Ns sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<Ns>::max() : sum;
+}
 
 constexpr size_t index(NameId id) {
   return static_cast<size_t>(id);
@@ -74,9 +87,16 @@ struct LaunchShape {
   int32_t group_size = 0;
 
   bool has_grid() const { return grid[0] != 0 && block[0] != 0; }
-  uint64_t blocks() const { return uint64_t{grid[0]} * grid[1] * grid[2]; }
-  uint32_t threads() const { return block[0] * block[1] * block[2]; }
+  uint64_t blocks() const { return product(grid); }
+  uint64_t threads() const { return product(block); }
   friend bool operator==(const LaunchShape&, const LaunchShape&) = default;
+
+ private:
+  /// At most 2^62: damaged files hold any number.
+  static uint64_t product(const std::array<uint32_t, 3>& sides) {
+    const unsigned __int128 n = static_cast<unsigned __int128>(uint64_t{sides[0]} * sides[1]) * sides[2];
+    return n < uint64_t{1} << 62 ? static_cast<uint64_t>(n) : uint64_t{1} << 62;
+  }
 };
 
 /// One piece of work on a GPU.

@@ -232,7 +232,7 @@ class NsysReader {
       return false;
     }
     start = rows.integer(0);
-    if (rows.integer(1) < start || start < 0) {
+    if (rows.integer(1) < start || start < 0 || !is_possible(start, rows.integer(1) - start)) {
       ++trace_.import.negative_duration;
       return false;
     }
@@ -320,7 +320,7 @@ class NsysReader {
       Annotation a;
       if (!interval(rows, a.start, a.duration)) continue;
       ++graph_rows_;
-      graph_time_ += a.duration;
+      graph_time_ = saturated_sum(graph_time_, a.duration);
       a.on_gpu = true;
       a.name = trace_.names.intern(fmt::format("CUDA graph {}", rows.integer(5)));
       trace_.annotations.push_back(a);

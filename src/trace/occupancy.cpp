@@ -42,7 +42,7 @@ Occupancy occupancy(const LaunchShape& s, const SmLimits& l) {
   o.blocks_a_sm = blocks / l.sms;
   o.filled_sms = std::min(1.0, o.blocks_a_sm);
   if (!l.known || s.threads() == 0) return o;
-  const int64_t warps = (s.threads() + 31) / 32;
+  const auto warps = static_cast<int64_t>((s.threads() + 31) / 32);
   struct Bound {
     int64_t blocks;
     const char* what;

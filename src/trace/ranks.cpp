@@ -88,7 +88,7 @@ RankComparison compare_ranks(const std::vector<Analysis>& analyses) {
   match(ranks, out);
   Ns waiting = 0, span = 0;
   for (OneRank& r : ranks) {
-    waiting += r.row.waiting, span += r.row.span;
+    waiting = saturated_sum(waiting, r.row.waiting), span = saturated_sum(span, r.row.span);
     out.rows.push_back(std::move(r.row));
   }
   for (size_t i = 0; i < out.rows.size(); ++i)
@@ -125,11 +125,10 @@ std::string ranks_text(const RankComparison& c, size_t width) {
            padded(milliseconds(r.communication), 11, true) + padded(milliseconds(r.waiting), 12, true) +
            padded(fmt::format("{}", r.last), 9, true) + "\n";
   if (c.unmatched_names)
-    out += wrapped(
-        fmt::format(
-            "{} communication kernels are called a different number of times on different ranks and are not matched.",
-            c.unmatched_names),
-        width);
+    out += wrapped(fmt::format("{} called a different number of times on different ranks and not matched.",
+                               counted(static_cast<int64_t>(c.unmatched_names), "communication kernel is",
+                                       "communication kernels are")),
+                   width);
   return out;
 }
 

@@ -120,7 +120,7 @@ Summary summarise(const Trace& trace, const SummaryOptions& options) {
     out.total += d.total;
     out.kernel_total += d.kernel_total;
     out.busy += d.busy;
-    out.span += d.span();
+    out.span = saturated_sum(out.span, d.span());
     begin = end;
   }
   return out;

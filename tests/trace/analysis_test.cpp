@@ -140,6 +140,31 @@ TEST(Occupancy, IsRecomputedNotRead) {
   EXPECT_FALSE(lists(a, find(a, "few_blocks"), "sm90_gemm"));
 }
 
+TEST(Occupancy, OfImpossibleLaunchesIsNoTrap) {
+  for (const char* side : {"4294967295", "65536", "0"}) {
+    const std::string args = fmt::format(
+        R"({{"grid": [{0}, {0}, {0}], "block": [{0}, {0}, {0}], "registers per thread": {0}, "shared memory": {0}}})",
+        side);
+    const Trace t = read_text(trace_text({kernel_text("k", 1, 5000, args), kernel_text("mla", 6000, 5000, args)}));
+    EXPECT_FALSE(text_report(analyse(t, CategoryRules::built_in(), {1e-4, 1'000'000}), {}).empty());
+  }
+}
+
+TEST(Report, CenturiesOfWorkDoNotOverflowTheSums) {
+  std::vector<std::string> events;
+  for (int i = 0; i < 40; ++i)
+    events.push_back(event_text("kernel", "k", i % 2 ? 3.4e15 : -1e15, 2e15, "", fmt::format("{}", i % 3)));
+  events.push_back(kernel_text("sound", 1, 2));
+  const Trace t = read_text(trace_text(events));
+  const Analysis a = analyse(t, CategoryRules::built_in(), {1000, 4});
+  EXPECT_GT(t.import.negative_duration, 0u);
+  EXPECT_EQ(t.import.negative_duration + t.events.size(), events.size());
+  EXPECT_GE(a.summary.total, 0);
+  EXPECT_GE(a.summary.span, a.summary.busy);
+  EXPECT_FALSE(text_report(a, {}).empty());
+  EXPECT_FALSE(ranks_text(compare_ranks({a, a, a}), 100).empty());
+}
+
 TEST(Occupancy, IsUnknownForGraphReplayWithoutGrids) {
   const Trace t = read_trace(derived / "30_graph_without_grid.json");
   const Analysis a = analysed(t);
