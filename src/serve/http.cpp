@@ -163,6 +163,8 @@ std::string HttpServer::url() const {
 void HttpServer::run() {
   const auto work = asio::make_work_guard(impl_->context);
   impl_->context.run();
+  Failure ignored;
+  impl_->signals.clear(ignored);  // from now on a signal ends the process: nobody would hear it here
 }
 
 void HttpServer::post(std::function<void()> task) {
