@@ -64,6 +64,7 @@ EngineOptions engine_options(const ServeOptions& o, const LoadedModel& m) {
 serve::ApiModel api_model(const LoadedModel& m, const ServeOptions& o) {
   serve::ApiModel out;
   out.tokenizer = &m.tokenizer, out.config = &m.config();
+  out.tokens = std::make_shared<const text::TokenTable>(m.tokenizer);
   out.names = o.names;
   if (out.names.empty()) {
     const auto folder = std::filesystem::absolute(m.checkpoint.folder()).lexically_normal();

@@ -91,6 +91,7 @@ RequestId Engine::add(GenerationRequest request) {
   request.max_tokens = request.max_tokens == 0 ? room : std::min(request.max_tokens, room);
   request.prefix.on = request.prefix.on && options_.prefix_cache;
   a->sampler = std::make_unique<Sampler>(request.sampling, request.prompt, config_.vocab_size);
+  if (request.constraint) a->form.emplace(request.constraint);
   a->thinking = request.thinking.end_id >= 0;
   a->tokens = std::move(request.prompt);
   a->request = std::move(request);
@@ -181,12 +182,15 @@ GenerationEvent Engine::take_token_or_fail(Active& a, std::span<const float> log
 GenerationEvent Engine::take_token(Active& a, std::span<const float> logits) {
   const GenerationRequest& r = a.request;
   const int64_t generated = a.generated();
-  const auto banned = generated < r.min_tokens ? std::span<const int32_t>(r.stop_ids) : std::span<const int32_t>();
+  // Where the form of the output leaves nothing but its end, that comes before min_tokens too.
+  const bool may_end = generated >= r.min_tokens || (a.form && a.form->must_end());
+  const auto banned = may_end ? std::span<const int32_t>() : std::span<const int32_t>(r.stop_ids);
+  const text::TokenSet* allowed = a.form ? a.form->allowed() : nullptr;
   Span span(recorder_, "sample", 0, 0, {}, kPhaseCategory);
   const bool close = a.thinking && generated >= r.thinking.tokens;
   GenerationEvent event{a.id,
                         close ? a.sampler->describe(logits, r.thinking.end_id)
-                              : a.sampler->sample(logits, cache_.length(a.sequence), banned),
+                              : a.sampler->sample(logits, cache_.length(a.sequence), banned, allowed),
                         FinishReason::none,
                         {},
                         std::move(a.prompt_tokens),
@@ -195,6 +199,7 @@ GenerationEvent Engine::take_token(Active& a, std::span<const float> logits) {
   const int32_t token = event.token.token;
   if (token == r.thinking.end_id) a.thinking = false;
   a.sampler->accept(token);
+  if (a.form && !a.form->accept(token)) throw std::logic_error("a token left the form of the output");
   a.tokens.push_back(token);
   ++generated_tokens_;
   if (std::find(r.stop_ids.begin(), r.stop_ids.end(), token) != r.stop_ids.end())

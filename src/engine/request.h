@@ -2,10 +2,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/sampler.h"
+
+namespace fathom::text {
+class Constraint;
+}
 
 namespace fathom {
 
@@ -36,6 +41,9 @@ struct GenerationRequest {
   ThinkingLimit thinking;
   bool prompt_logprobs = false;  // report the prompt's tokens too; needs sampling.top_logprobs >= 0
   PrefixUse prefix;
+  /// What the output must look like; null: anything. Shared by the requests of one grammar, used by the engine's
+  /// thread.
+  std::shared_ptr<text::Constraint> constraint;
 };
 
 using RequestId = int64_t;

@@ -54,7 +54,7 @@ void Sampler::accept(int32_t token) {
   ++counts_[static_cast<size_t>(token)];
 }
 
-void Sampler::adjust(std::span<const int32_t> banned) {
+void Sampler::adjust(std::span<const int32_t> banned, const std::vector<uint64_t>* allowed) {
   for (const auto& [token, bias] : params_.logit_bias) logits_[static_cast<size_t>(token)] += static_cast<float>(bias);
   const auto repetition = static_cast<float>(params_.repetition_penalty);
   const auto frequency = static_cast<float>(params_.frequency_penalty),
@@ -66,13 +66,17 @@ void Sampler::adjust(std::span<const int32_t> banned) {
     }
   }
   for (int32_t token : banned) logits_[static_cast<size_t>(token)] = kNever;
+  if (!allowed) return;
+  for (size_t i = 0; i < logits_.size(); ++i)
+    if (i / 64 >= allowed->size() || !((*allowed)[i / 64] >> (i % 64) & 1)) logits_[i] = kNever;
 }
 
-SampledToken Sampler::sample(std::span<const float> logits, int64_t position, std::span<const int32_t> banned) {
+SampledToken Sampler::sample(std::span<const float> logits, int64_t position, std::span<const int32_t> banned,
+                             const std::vector<uint64_t>* allowed) {
   for (float v : logits)
     if (!std::isfinite(v)) fail("the model gave a logit of {} at position {}: its weights are damaged", v, position);
   logits_.assign(logits.begin(), logits.end());
-  adjust(banned);
+  adjust(banned, allowed);
   const auto best = std::max_element(logits_.begin(), logits_.end()) - logits_.begin();
   if (logits_[static_cast<size_t>(best)] == kNever) fail("no token is left to choose at position {}", position);
   return describe(logits, params_.temperature == 0 ? static_cast<int32_t>(best) : draw(position));

@@ -47,9 +47,10 @@ class Sampler {
   Sampler(SamplingParams params, std::span<const int32_t> prompt, int64_t vocab);
 
   /// Draws the token at `position` (its place in the whole sequence). Tokens in `banned` get no probability: end tokens
-  /// before min_tokens. Throws Error when no token is left or a logit is not finite. Does not remember the token: see
-  /// accept().
-  SampledToken sample(std::span<const float> logits, int64_t position, std::span<const int32_t> banned = {});
+  /// before min_tokens. `allowed`: bit id % 64 of word id / 64 for each token that may come; null: all. Throws Error
+  /// when no token is left or a logit is not finite. Does not remember the token: see accept().
+  SampledToken sample(std::span<const float> logits, int64_t position, std::span<const int32_t> banned = {},
+                      const std::vector<uint64_t>* allowed = nullptr);
 
   /// `token` with the log probabilities that params().top_logprobs asks for.
   SampledToken describe(std::span<const float> logits, int32_t token);
@@ -60,7 +61,7 @@ class Sampler {
   const SamplingParams& params() const { return params_; }
 
  private:
-  void adjust(std::span<const int32_t> banned);
+  void adjust(std::span<const int32_t> banned, const std::vector<uint64_t>* allowed);
   int32_t draw(int64_t position);
 
   SamplingParams params_;

@@ -13,11 +13,13 @@
 
 #include <deque>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "cache/prefix_cache.h"
 #include "cache/step_plan.h"
 #include "engine/request.h"
+#include "text/constrain/constraint.h"
 
 namespace fathom {
 
@@ -28,8 +30,9 @@ struct Active {
   std::vector<int32_t> tokens;  // prompt and output
   int64_t prompt = 0;           // tokens of it
   std::unique_ptr<Sampler> sampler;
-  std::vector<SampledToken> prompt_tokens;  // collected for the first event
-  bool thinking = false;                    // request.thinking may still have to end it
+  std::optional<text::ConstraintMatcher> form;  // where the output stands in request.constraint
+  std::vector<SampledToken> prompt_tokens;      // collected for the first event
+  bool thinking = false;                        // request.thinking may still have to end it
   bool cancelled = false, held = false;
 
   bool running = false;

@@ -15,6 +15,7 @@
 #include "formats/config.h"
 #include "serve/generation.h"
 #include "serve/http.h"
+#include "text/constrain/constraint.h"
 #include "text/tokenizer.h"
 
 namespace fathom::serve {
@@ -38,6 +39,7 @@ class ApiError : public Error {
 /// What the APIs know of the model and its server. Constant while it serves.
 struct ApiModel {
   const text::Tokenizer* tokenizer = nullptr;
+  std::shared_ptr<const text::TokenTable> tokens;  // of it, for constrained output
   const ModelConfig* config = nullptr;
   std::vector<std::string> names;  // ids it answers to; the first is its own
   int64_t created = 0;             // seconds since 1970

@@ -27,6 +27,10 @@ EncodedPrompt encode_prompt(const ChatPrompt& prompt, const text::Tokenizer& tok
       fail("{}[0] has tools and the request too: give them in one place", prompt.where);
     messages.front().tools = prompt.tools;
   }
+  if (!prompt.response_format.empty()) {
+    if (messages.front().role != "system") messages.insert(messages.begin(), text::Message{.role = "system"});
+    messages.front().response_format = prompt.response_format;
+  }
   text::ChatOptions options;
   options.thinking_mode = prompt.thinking ? "thinking" : "chat";
   options.reasoning_effort = prompt.effort;

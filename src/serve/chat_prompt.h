@@ -12,7 +12,8 @@ namespace fathom::serve {
 
 struct ChatPrompt {
   std::vector<text::Message> messages;
-  std::string tools;  // JSON list of {"type": "function", "function": {...}}; empty: none
+  std::string tools;            // JSON list of {"type": "function", "function": {...}}; empty: none
+  std::string response_format;  // JSON, written into the prompt; empty: none
   bool thinking = false;
   std::optional<std::string> effort;  // low, high or max
   bool drop_thinking = true;

@@ -6,6 +6,7 @@
 
 #include "serve/chat_prompt.h"
 #include "serve/fields.h"
+#include "serve/output_form.h"
 #include "text/chat_json.h"
 #include "text/protocol.h"
 
@@ -69,28 +70,7 @@ std::string read_tools(Fields& fields, std::vector<std::string>& warnings) {
   return tools->items.empty() ? "" : text::write_json(*tools);
 }
 
-/// True when calls are forbidden.
-bool read_tool_choice(Fields& fields, bool have_tools) {
-  const JsonValue* choice = fields.find("tool_choice");
-  if (!choice) return false;
-  if (choice->is(Kind::string) && choice->text == "none") return true;
-  if (choice->is(Kind::string) && choice->text == "auto") return false;
-  if (!have_tools) fields.refuse("tool_choice", "asks for a call, but there are no tools");
-  if (choice->is(Kind::object) || (choice->is(Kind::string) && choice->text == "required"))
-    fields.refuse("tool_choice",
-                  "is not supported with this value: forcing a call needs constrained decoding, which this "
-                  "server does not have; use \"auto\" or \"none\"");
-  fields.refuse("tool_choice", "must be \"none\" or \"auto\"");
-}
-
 void refuse_what_is_missing(Fields& fields) {
-  if (const JsonValue* format = fields.object("response_format")) {
-    const JsonValue* type = format->find("type");
-    if (!type || !type->is(Kind::string) || type->text != "text")
-      fields.refuse("response_format",
-                    "is not supported with this type: it needs constrained decoding, which this server "
-                    "does not have; use {\"type\": \"text\"}");
-  }
   for (const char* name : {"functions", "function_call"})
     if (fields.find(name)) fields.refuse(name, "is not supported: use tools and tool_choice");
   for (const char* name : {"audio", "web_search_options", "prediction", "guided_json", "guided_regex", "guided_choice",
@@ -137,14 +117,15 @@ ThinkingChoice read_thinking(Fields& fields, std::vector<std::string>& warnings,
   return out;
 }
 
-/// Messages, tools and thinking. True in `no_calls` when calls are forbidden.
-ChatPrompt read_prompt(Fields& fields, Api& api, ThinkingChoice& thinking, bool& no_calls,
+/// Messages, tools, thinking and the form of the output.
+ChatPrompt read_prompt(Fields& fields, Api& api, ThinkingChoice& thinking, OutputForm& form, bool one_call,
                        std::vector<std::string>& warnings) {
   ChatPrompt prompt;
   prompt.messages = read_messages(fields);
   prompt.tools = read_tools(fields, warnings);
-  no_calls = read_tool_choice(fields, !prompt.tools.empty());
-  if (no_calls) prompt.tools.clear();
+  form = read_output_form(fields, fields.find("tools"), one_call);
+  if (form.no_calls) prompt.tools.clear();
+  prompt.response_format = form.response_format;
   refuse_what_is_missing(fields);
   thinking = read_thinking(fields, warnings, prompt);
   apply_thinking(thinking, api.model().thinking, prompt, warnings);
@@ -162,10 +143,10 @@ ChatCall read_chat(const HttpRequest& http, Api& api, uint64_t random) {
   auto& warnings = call.common.warnings;
 
   ThinkingChoice thinking;
-  bool no_calls = false;
-  const ChatPrompt prompt = read_prompt(fields, api, thinking, no_calls, warnings);
+  OutputForm form;
   r.one_call = !fields.boolean("parallel_tool_calls").value_or(true);
-  if (no_calls)  // without its token no call can begin
+  const ChatPrompt prompt = read_prompt(fields, api, thinking, form, r.one_call, warnings);
+  if (form.no_calls)  // without its token no call can begin
     if (const auto dsml = api.model().tokenizer->added_id(text::protocol::kDsml))
       r.sampling.logit_bias.emplace_back(*dsml, kNever);
 
@@ -176,8 +157,9 @@ ChatCall read_chat(const HttpRequest& http, Api& api, uint64_t random) {
   const auto most = fields.integer("max_tokens", 1, INT32_MAX),
              most_completion = fields.integer("max_completion_tokens", 1, INT32_MAX);
   warn_of_unknown(fields, warnings);
-  set_prompt(encode_prompt(prompt, *api.model().tokenizer), thinking.budget, most_completion ? most_completion : most,
-             api, r, warnings);
+  EncodedPrompt encoded = encode_prompt(prompt, *api.model().tokenizer);
+  set_form(form, encoded.thinking, api.model(), r);
+  set_prompt(std::move(encoded), thinking.budget, most_completion ? most_completion : most, api, r, warnings);
   return call;
 }
 
@@ -186,8 +168,8 @@ std::vector<int32_t> chat_prompt_ids(const HttpRequest& http, Api& api, std::vec
   Fields fields(body);
   fields.ignore({"model", "add_special_tokens", "return_token_strs"});
   ThinkingChoice thinking;
-  bool no_calls = false;
-  const ChatPrompt prompt = read_prompt(fields, api, thinking, no_calls, warnings);
+  OutputForm form;
+  const ChatPrompt prompt = read_prompt(fields, api, thinking, form, false, warnings);
   warn_of_unknown(fields, warnings);
   return encode_prompt(prompt, *api.model().tokenizer).ids;
 }

@@ -98,6 +98,7 @@ class RunningGeneration final : public Generation, public std::enable_shared_fro
     r.thinking = request_.thinking;
     r.prompt_logprobs = request_.prompt_logprobs;
     r.prefix = request_.prefix;
+    r.constraint = request_.constraint;
     job.listener = std::make_shared<Port>(shared_from_this(), choice);
     if (request_.timeout.count() > 0) job.deadline = times_.submitted + request_.timeout;
     return job;

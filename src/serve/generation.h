@@ -28,12 +28,13 @@ struct TextRequest {
   SamplingParams sampling;                    // choice k of a prompt draws with seed + k
   int64_t max_tokens = 0;                     // 0: as many as the context allows
   int64_t min_tokens = 0;
-  std::vector<int32_t> end_ids;          // of the model: they end an output and are not shown
-  bool ignore_end = false;               // they do not end it
-  std::vector<int32_t> stop_ids;         // further ids that end an output
-  ThinkingLimit thinking;                // closes the thinking after so many tokens
-  bool prompt_logprobs = false;          // sampling.top_logprobs of them for each token of the prompt
-  TextOptions text;                      // how tokens become text: chat, thinking, stop strings
+  std::vector<int32_t> end_ids;                  // of the model: they end an output and are not shown
+  bool ignore_end = false;                       // they do not end it
+  std::vector<int32_t> stop_ids;                 // further ids that end an output
+  std::shared_ptr<text::Constraint> constraint;  // what every output must look like; null: anything
+  ThinkingLimit thinking;                        // closes the thinking after so many tokens
+  bool prompt_logprobs = false;                  // sampling.top_logprobs of them for each token of the prompt
+  TextOptions text;                              // how tokens become text: chat, thinking, stop strings
   bool one_call = false;                 // tool calls beyond the first are left out (parallel_tool_calls: false)
   std::chrono::milliseconds timeout{0};  // 0: none
   PrefixUse prefix;

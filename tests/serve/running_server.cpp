@@ -37,6 +37,8 @@ void RunningServer::start(Backend& backend, const ServeOptions& options) {
   setup.options = options;
   setup.version = "test";
   setup.model.tokenizer = &fairy().tokenizer, setup.model.config = &fairy().config();
+  static const auto tokens = std::make_shared<const text::TokenTable>(fairy().tokenizer);
+  setup.model.tokens = tokens;
   setup.model.names = {"fairy", "other-name"};
   setup.model.created = 1;
   setup.model.default_max_tokens = options.default_max_tokens;
