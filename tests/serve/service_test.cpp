@@ -301,7 +301,9 @@ TEST(Service, ManyThreadsMaySubmitCancelAndHoldAtOnce) {
     for (int t = 0; t < 4; ++t)
       for (int i = 0; i < 100; ++i) {
         const auto got = record.wait_for_end(t * 1000 + i);
-        if (i % 5 != 0) EXPECT_EQ(got.tokens.size(), static_cast<size_t>(1 + i % 40));
+        if (i % 5 != 0) {
+          EXPECT_EQ(got.tokens.size(), static_cast<size_t>(1 + i % 40));
+        }
       }
     EXPECT_EQ(service.snapshot().live, 0);
   }
