@@ -30,9 +30,11 @@ std::string headline(const Analysis& a) {
   const Trace& trace = *a.trace;
   const std::string_view unit = device_word(trace);
   if (a.ranking.rows.empty()) {
-    for (const std::string& note : trace.import.notes)
+    for (const std::string& note : trace.import.notes) {
+      if (note.starts_with("no GPU work")) return fmt::format("No{}.", note.substr(2));
       if (note.starts_with("no ") || note.starts_with("the file holds"))
         return fmt::format("No {} work in this trace: {}.", unit, note);
+    }
     return fmt::format("No {} work in this trace.", unit);
   }
   const KernelRow& top = a.ranking.rows.front();
