@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Checks what the compiler says about every CUDA kernel of a build: no spills but the listed ones, no stack frame, and
-registers few enough for the blocks on a multiprocessor that the kernel's plan counts on.
+"""Checks what the compiler says about every CUDA kernel of a build: no spills, no stack frame, and registers few enough for the blocks on a multiprocessor that the kernel's plan counts on.
 
 The reports (*.ptxas, written by tools/keep_ptxas_report during the build) hold one entry for each kernel and GPU
 architecture. EXPECT below says what is assumed; a kernel that no line of it names must still not spill.
@@ -21,16 +20,13 @@ EXPECT = [
     # for them; one for the others
     (r"sparse_decode.*decode<.*Geometry<.*RowFormat\)\d+, (?:\(int\))?1, ", 256, 2, {"sm_80", "sm_90a"}),
     (r"sparse_decode.*decode<", 256, 1, None),
+    (r"sparse_decode.*decode_(burst|cluster)<.*Burst<(?:\(int\))?1, ", 256, 2, {"sm_80", "sm_90a"}),
+    (r"sparse_decode.*decode_(burst|cluster)<", 256, 1, None),
+    (r"sparse_decode.*decode_wide", 384, 1, {"sm_90a"}),
     (r"lab::gpu.*wgmma_kernel", 128, 1, None),
     (r"lab::gpu.*mma_kernel<", 256, 1, None),
     (r"lab::gpu.*fma_kernel", 1024, 1, None),
     (r"lab::gpu.*copy_kernel", 256, 6, None),
-]
-
-# Spills that are known: (pattern, architecture, most bytes of stores or loads, why they may stay)
-KNOWN_SPILLS = [
-    (r"sparse_decode.*decode_wide", "sm_90a", 192, "three words a tile of 64 rows and before and after the loop; measured"),
-    (r"sparse_decode.*decode<.*Geometry<.*RowFormat\)0, (?:\(int\))?4, ", "sm_120a", 32, "three words a tile of 16 rows; no such GPU to measure on"),
 ]
 
 ENTRY = re.compile(r"Compiling entry function '(\S+)' for '(sm_\w+)'")
@@ -64,10 +60,6 @@ def read_report(path):
 
 
 def problems(name, arch, stack, stores, loads, registers, shared):
-    known = any(re.search(pattern, name) and arch == where and max(stores, loads) <= most
-                for pattern, where, most, _ in KNOWN_SPILLS)
-    if known:
-        stack = stores = loads = 0
     if stores or loads:
         yield f"spills {stores} bytes of stores and {loads} of loads"
     if stack:

@@ -24,7 +24,7 @@
 #define FATHOM_DEVICE inline
 #define FATHOM_UNROLL
 #define FATHOM_UNROLL_8
-#define FATHOM_UNROLL_2
+#define FATHOM_UNROLL_4
 #define FATHOM_UNROLL_1
 
 namespace fathom::ops::device {
@@ -253,6 +253,9 @@ inline void copy_async_16(void* shared, const void* global, bool present) {
 inline void copy_async_8(void* shared, const void* global, bool present) {
   copy_async(shared, global, 8, present);
 }
+inline void copy_async_4(void* shared, const void* global, bool present) {
+  copy_async(shared, global, 4, present);
+}
 inline void copy_async_commit() {
   emulator::self().groups.emplace_back();
 }
@@ -324,6 +327,9 @@ inline void arrive_cluster() {
   emulator::self().cluster_generation = c.barrier.generation;
   if (++c.barrier.arrived == static_cast<int>(c.blocks.size()) * emulator::machine().threads)
     c.barrier.arrived = 0, ++c.barrier.generation;
+}
+inline void arrive_cluster_relaxed() {
+  arrive_cluster();
 }
 inline void await_cluster() {
   auto& c = *emulator::self().block->cluster;

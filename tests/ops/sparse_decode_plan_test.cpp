@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "ops/sparse_attention/decode_params.h"
 #include "ops/sparse_attention/decode_plan.h"
 
 namespace fathom::ops::sparse_decode {
@@ -25,6 +26,46 @@ TEST(SparseDecodePlan, SplitsFewTokensAndLeavesManyWhole) {
   EXPECT_TRUE(choose_plan(shapes(64, 64, 640), kH200, true).wide);
   EXPECT_FALSE(choose_plan(shapes(64, 64, 640), kH200, false).wide);
   EXPECT_FALSE(choose_plan(shapes(64, 64, 640, RowFormat::bf16), kH200, true).wide);
+}
+
+TEST(SparseDecodePlan, GivesBlocksOfTheKernelForFewRowsNoMoreTilesThanItTakes) {
+  for (const DeviceInfo& device : {kH200, kRtx})
+    for (int64_t tokens : {1, 2, 4, 8, 16, 48})
+      for (int64_t rows : {1, 128, 640, 1152, 8320}) {
+        const Plan plan = choose_plan(shapes(tokens, 64, rows), device, device.compute_capability == 90);
+        if (!plan.burst) continue;
+        const int64_t tiles = (rows + 15) / 16;
+        EXPECT_LE((tiles + plan.splits - 1) / plan.splits, plan.burst);
+        if (plan.cluster) {
+          EXPECT_EQ(plan.cluster, plan.splits);
+        }
+        if (device.shared_bytes < 140 << 10) {
+          EXPECT_FALSE(plan.block_heads == 64 && plan.burst > 3);
+        }
+      }
+  EXPECT_GT(choose_plan(shapes(1, 64, 640), kH200, true).cluster, 0);
+  EXPECT_EQ(choose_plan(shapes(1, 64, 640), kH200, false).cluster, 0);
+}
+
+TEST(SparseDecodePlan, TakesNoClusterForCodesOrOnASliceOfAGpu) {
+  alignas(64) static e4m3 codes[64 * kHeadDim];
+  SparseAttentionArgs a = shapes(1, 64, 640);
+  a.out_codes = View<e4m3, 3>(codes, int64_t{1}, int64_t{64}, int64_t{kHeadDim});
+  EXPECT_EQ(choose_plan(a, kH200, true).cluster, 0);
+  DeviceInfo slice = kH200;
+  slice.sm_count = 60;
+  EXPECT_EQ(choose_plan(shapes(1, 64, 640), slice, true).cluster, 0);
+}
+
+TEST(SparseDecodePlan, DividesSlotsByPagesWithoutDivision) {
+  for (int32_t page_rows : {1, 2, 3, 7, 64, 255, 256, 1000003, (1 << 30) + 1, 2147483647}) {
+    const PageDivision pages = PageDivision::by(page_rows);
+    for (int64_t slot : {0, 1, 2, 3, 1000, 1 << 20, 2147483646, 2147483647})
+      for (int64_t near : {slot, slot / page_rows * page_rows, slot / page_rows * page_rows + page_rows - 1})
+        if (near <= 2147483647) {
+          ASSERT_EQ(pages.page_of(static_cast<int32_t>(near)), near / page_rows);
+        }
+  }
 }
 
 TEST(SparseDecodePlan, ExactPlanIgnoresTheNumberOfTokens) {

@@ -29,7 +29,7 @@ FATHOM_DEVICE RowPlace place_of(const Rows& rows, int slot) {
 }
 
 /// Reads lengths and indices, the indices as if the token had all its rows, so that the common case does not wait for
-/// the lengths; the queries are asked for behind them. Lane i < 2 kTiles of warp w has row 2 kTiles w + i of the block.
+/// the lengths. Lane i < 2 kTiles of warp w has row 2 kTiles w + i of the block.
 template <typename G>
 FATHOM_DEVICE RowPlace find_rows(const Params& p, const Place& at, int token, int first_head, RawQuery<G>& query,
                                  Share& share) {
@@ -44,7 +44,7 @@ FATHOM_DEVICE RowPlace find_rows(const Params& p, const Place& at, int token, in
   };
   int slot = slot_of(all, guess);
   const RowCounts counts{clamp_length(p.window, token), clamp_length(p.extra, token)};
-  load_query<G>(p, at, token, first_head, query);
+  if (G::kMTiles > 1) load_query<G>(p, at, token, first_head, query);
   share = share_of_token(p, counts, G::kTileRows, splits, split);
   if (counts.window != all.window || counts.extra != all.extra) slot = slot_of(counts, share);
   const bool windowed = share.first_tile * G::kTileRows + row < counts.window;
@@ -57,26 +57,49 @@ FATHOM_DEVICE void gather_rows(const Shared<G>& shared, const void* any_address,
   constexpr int kEach = 2 * G::kTiles;
   if (at.lane < kEach) shared.row_bias()[kEach * at.warp + at.lane] = mine.data ? 0.0f : -__builtin_huge_valf();
   const auto address = reinterpret_cast<uint64_t>(mine.data);
-  FATHOM_UNROLL_1
-  for (int i = 0; i < kEach; ++i) {
-    const auto* data = reinterpret_cast<const std::byte*>(device::shuffle_from(address, i));
-    const int to_scales = device::shuffle_from(mine.to_scales, i), row = kEach * at.warp + i;
-    const bool present = data != nullptr;
-    const auto* from = present ? data : static_cast<const std::byte*>(any_address);
-    std::byte* to = shared.stage(row / G::kTileRows) + physical_row(row % G::kTileRows) * G::kRowStride;
-    device::copy_async_16(to + 16 * at.lane, from + 16 * at.lane, present);
-    if (at.lane < 4)
-      device::copy_async_16(to + 512 + 16 * at.lane, from + 512 + 16 * at.lane, present);
-    else if (at.lane == 4)
-      device::copy_async_8(to + G::kScaleOffset, present ? data + to_scales : from, present);
+  const auto stored_at = [&](int i) {
+    const int row = kEach * at.warp + i;
+    return shared.stage(row / G::kTileRows) + physical_row(row % G::kTileRows) * G::kRowStride;
+  };
+  FATHOM_UNROLL
+  for (int i = 0; i < kEach; ++i) {  // the first 512 bytes of a row
+    const auto* from = reinterpret_cast<const std::byte*>(device::shuffle_from(address, i));
+    device::copy_async_16(stored_at(i) + 16 * at.lane,
+                          (from ? from : static_cast<const std::byte*>(any_address)) + 16 * at.lane, from != nullptr);
+  }
+  FATHOM_UNROLL
+  for (int first = 0; first < 5 * kEach; first += 32) {  // the other 64 and the scale bytes
+    const int item = first + at.lane, i = item / 5, piece = item % 5;
+    const auto* data = reinterpret_cast<const std::byte*>(device::shuffle_from(address, i % 32));
+    const int to_scales = device::shuffle_from(mine.to_scales, i % 32);
+    const std::byte* from =
+        data ? data + (piece < 4 ? 512 + 16 * piece : to_scales) : static_cast<const std::byte*>(any_address);
+    if (item >= 5 * kEach) continue;
+    if (piece < 4)
+      device::copy_async_16(stored_at(i) + 512 + 16 * piece, from, data != nullptr);
+    else
+      device::copy_async_8(stored_at(i) + G::kScaleOffset, from, data != nullptr);
   }
   device::copy_async_commit();
+}
+
+/// Calls f(0) .. f(kCount - 1): written out where that is short (one m-tile), so that loads of the next overlap
+/// products of the last; as a loop elsewhere, since what runs once runs at the speed at which instructions arrive.
+template <typename G, typename F>
+FATHOM_DEVICE void for_tiles(F f) {
+  if constexpr (G::kMTiles == 1) {
+    FATHOM_UNROLL
+    for (int tile = 0; tile < G::kTiles; ++tile) f(tile);
+  } else {
+    FATHOM_UNROLL_1
+    for (int tile = 0; tile < G::kTiles; ++tile) f(tile);
+  }
 }
 
 /// Query fragments of a warp: fp16 in units of 2^exponent against codes, bf16 against RoPE channels.
 template <typename G>
 struct BurstQuery {
-  uint32_t fragment[G::kScoreMTiles][G::kGroupsPerWarp][4][4];
+  uint32_t fragment[G::kGroupsPerWarp][G::kScoreMTiles][4][4];
   float unit;  // what a product of 1 (query) and 1 (code as decoded) stands for
 };
 
@@ -86,105 +109,130 @@ FATHOM_DEVICE void arrange_burst_query(const Place& at, const RawQuery<G>& raw, 
   const ScorePart<G> part(at.warp);
   uint32_t most = 0;
   FATHOM_UNROLL
-  for (int m = 0; m < G::kScoreMTiles; ++m) FATHOM_UNROLL
   for (int j = 0; j < G::kGroupsPerWarp; ++j) {
     if (part.group(j) == kRopeGroup) continue;
     FATHOM_UNROLL
-    for (int i = 0; i < 16; ++i) most = device::largest_halves(most, raw.word[m][j][i / 8][i % 8] & 0x7FFF7FFFu);
+    for (int i = 0; i < 16 * G::kScoreMTiles; ++i)
+      most = device::largest_halves(most, raw.word[i / 16][j][i / 8 % 2][i % 8] & 0x7FFF7FFFu);
   }
   most = device::largest_of_warp(most >> 16 > (most & 0xFFFF) ? most >> 16 : most & 0xFFFF);
   const int exponent = 141 - (most >> 7 < 16 ? 16 : static_cast<int>(most >> 7));
   const float factor = power_of_two(exponent);
   query.unit = power_of_two(-exponent - device::kDecodedUnit);
   FATHOM_UNROLL
-  for (int m = 0; m < G::kScoreMTiles; ++m) FATHOM_UNROLL
   for (int j = 0; j < G::kGroupsPerWarp; ++j) {
-    const bool codes = part.group(j) != kRopeGroup;
-    FATHOM_UNROLL
-    for (int half = 0; half < 2; ++half) FATHOM_UNROLL
-    for (int i = 0; i < 8; ++i) {
-      const uint32_t v = raw.word[m][j][half][i];
-      query.fragment[m][j][i / 2][half + i % 2 * 2] =
-          codes ? device::pack_f16x2(low_channel(v) * factor, high_channel(v) * factor) : v;
-    }
+    const auto arrange = [&](auto convert) {
+      FATHOM_UNROLL
+      for (int i = 0; i < 16 * G::kScoreMTiles; ++i)
+        query.fragment[j][i / 16][i % 8 / 2][i / 8 % 2 + i % 2 * 2] = convert(raw.word[i / 16][j][i / 8 % 2][i % 8]);
+    };
+    if (part.group(j) != kRopeGroup)
+      arrange([&](uint32_t v) { return device::pack_f16x2(low_channel(v) * factor, high_channel(v) * factor); });
+    else
+      arrange([](uint32_t v) { return v; });
   }
 }
 
-/// Partial scores of 8 rows (column tile `n` of a tile) over one group of 64 channels: sum += q k, scaled.
+/// Partial scores of a tile's 16 rows.
 template <typename G>
-FATHOM_DEVICE void score_group(const std::byte* stage, const Place& at, const std::byte* key, int n, int group,
-                               const uint32_t (&query)[G::kScoreMTiles][G::kGroupsPerWarp][4][4], int j, float unit,
-                               float (&sum)[G::kScoreMTiles][4]) {
-  float part[G::kScoreMTiles][4] = {};
-  if (group != kRopeGroup) {
-    uint32_t word[4];
-    __builtin_memcpy(word, __builtin_assume_aligned(key, 16), sizeof(word));
-    const std::byte* scales = stage + physical_row(2 * at.t) * G::kRowStride + 8 * n * G::kRowStride + G::kScaleOffset;
-    const float even = unit * std::bit_cast<float>(static_cast<uint32_t>(scales[group]) << 23);
-    const float odd =
-        unit * std::bit_cast<float>(static_cast<uint32_t>(stage[(physical_row(2 * at.t) ^ kOddRowFlip) * G::kRowStride +
-                                                                8 * n * G::kRowStride + G::kScaleOffset + group])
-                                    << 23);
+struct TileScores {
+  float sum[2][G::kScoreMTiles][4] = {};
+};
+
+/// Adds the products with one group of 64 channels of codes, times the rows' scales.
+template <typename G>
+FATHOM_DEVICE void score_codes(const std::byte* stage, const Offsets<G>& at, int j, const BurstQuery<G>& query,
+                               TileScores<G>& scores) {
+  uint32_t word[2][4];
+  float scale[2][2];
+  FATHOM_UNROLL
+  for (int n = 0; n < 2; ++n) {
+    const std::byte* from = stage + 8 * n * G::kRowStride;
+    const device::Float4 v = *reinterpret_cast<const device::Float4*>(from + at.key[j]);
+    __builtin_memcpy(word[n], &v, sizeof(v));
+    scale[n][0] = std::bit_cast<float>(static_cast<uint32_t>(from[at.score_scale + j]) << 23);
+    scale[n][1] = std::bit_cast<float>(static_cast<uint32_t>(from[at.odd_score_scale + j]) << 23);
+  }
+  float part[2][2][G::kScoreMTiles][4] = {};
+  FATHOM_UNROLL
+  for (int step = 0; step < 4; ++step) FATHOM_UNROLL
+  for (int n = 0; n < 2; ++n) {
+    const uint32_t b0 = device::decode_codes<0>(word[n][step]), b1 = device::decode_codes<1>(word[n][step]);
     FATHOM_UNROLL
-    for (int step = 0; step < 4; ++step) {
-      const uint32_t b0 = device::decode_codes<0>(word[step]), b1 = device::decode_codes<1>(word[step]);
-      FATHOM_UNROLL
-      for (int m = 0; m < G::kScoreMTiles; ++m) device::mma_f16(part[m], query[m][j][step], b0, b1);
-    }
-    FATHOM_UNROLL
-    for (int m = 0; m < G::kScoreMTiles; ++m) FATHOM_UNROLL
-    for (int i = 0; i < 4; ++i) sum[m][i] += part[m][i] * (i & 1 ? odd : even);
-  } else {
+    for (int m = 0; m < G::kScoreMTiles; ++m)
+      device::mma_f16(part[G::kMTiles == 1 ? step % 2 : 0][n][m], query.fragment[j][m][step], b0, b1);
+  }
+  FATHOM_UNROLL
+  for (int n = 0; n < 2; ++n) FATHOM_UNROLL
+  for (int m = 0; m < G::kScoreMTiles; ++m) FATHOM_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const float both = G::kMTiles == 1 ? part[0][n][m][i] + part[1][n][m][i] : part[0][n][m][i];
+    scores.sum[n][m][i] += both * (scale[n][i % 2] * query.unit);
+  }
+}
+
+/// Adds the products with the RoPE channels.
+template <typename G>
+FATHOM_DEVICE void score_rope(const std::byte* stage, const Offsets<G>& at, int j, const BurstQuery<G>& query,
+                              TileScores<G>& scores) {
+  FATHOM_UNROLL
+  for (int n = 0; n < 2; ++n) {
     uint32_t b[8];
-    load_keys<G>(key, false, 0, false, b);
+    load_keys<G>(stage + at.key[j] + 8 * n * G::kRowStride, false, 0, false, b);
     FATHOM_UNROLL
     for (int step = 0; step < 4; ++step) FATHOM_UNROLL
     for (int m = 0; m < G::kScoreMTiles; ++m)
-      device::mma_bf16(part[m], query[m][j][step], b[2 * step], b[2 * step + 1]);
-    FATHOM_UNROLL
-    for (int m = 0; m < G::kScoreMTiles; ++m) FATHOM_UNROLL
-    for (int i = 0; i < 4; ++i) sum[m][i] += part[m][i];
+      device::mma_bf16(scores.sum[n][m], query.fragment[j][m][step], b[2 * step], b[2 * step + 1]);
   }
 }
 
-/// Partial scores of all rows over this warp's channels -> shared memory. Few instructions that repeat: what runs once
-/// runs at the speed at which instructions arrive.
+template <typename G>
+FATHOM_DEVICE void store_scores(std::byte* out, const Offsets<G>& at, const TileScores<G>& scores) {
+  FATHOM_UNROLL
+  for (int n = 0; n < 2; ++n) FATHOM_UNROLL
+  for (int m = 0; m < G::kScoreMTiles; ++m) FATHOM_UNROLL
+  for (int half = 0; half < 2; ++half) {
+    // Heads 16 m + 8 half away have the same swizzle, and column tile n flips bits of it.
+    auto* to = reinterpret_cast<float*>(out + ((at.score_store ^ n << 5) + (16 * m + 8 * half) * G::kTileRows * 4));
+    to[0] = scores.sum[n][m][2 * half], to[1] = scores.sum[n][m][2 * half + 1];
+  }
+}
+
+/// Partial scores of all rows over this warp's channels -> shared memory.
 template <typename G>
 FATHOM_DEVICE void score_rows(const Shared<G>& shared, const Place& place, const Offsets<G>& at,
                               const BurstQuery<G>& query) {
+  constexpr int kLast = G::kGroupsPerWarp - 1;
   const ScorePart<G> part(place.warp);
-  FATHOM_UNROLL_1
-  for (int tile = 0; tile < G::kTiles; ++tile) {
-    const std::byte* stage = shared.stage(tile);
-    float sum[2][G::kScoreMTiles][4] = {};
+  const auto score = [&](int tile, auto last_group) {
+    TileScores<G> scores;
     FATHOM_UNROLL
-    for (int n = 0; n < 2; ++n) FATHOM_UNROLL
-    for (int j = 0; j < G::kGroupsPerWarp; ++j)
-      score_group<G>(stage, place, stage + at.key[j] + 8 * n * G::kRowStride, n, part.group(j), query.fragment, j,
-                     query.unit, sum[n]);
-    std::byte* out = shared.scores(tile);
-    FATHOM_UNROLL
-    for (int n = 0; n < 2; ++n) FATHOM_UNROLL
-    for (int m = 0; m < G::kScoreMTiles; ++m) FATHOM_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      // Heads 16 m + 8 half away have the same swizzle, and column tile n flips bits of it.
-      auto* to = reinterpret_cast<float*>(out + ((at.score_store ^ n << 5) + (16 * m + 8 * half) * G::kTileRows * 4));
-      to[0] = sum[n][m][2 * half], to[1] = sum[n][m][2 * half + 1];
-    }
-  }
+    for (int j = 0; j < kLast; ++j) score_codes<G>(shared.stage(tile), at, j, query, scores);
+    last_group(shared.stage(tile), scores);
+    store_scores<G>(shared.scores(tile), at, scores);
+  };
+  if (part.group(kLast) != kRopeGroup)
+    for_tiles<G>([&](int tile) {
+      score(tile,
+            [&](const std::byte* stage, TileScores<G>& scores) { score_codes<G>(stage, at, kLast, query, scores); });
+    });
+  else
+    for_tiles<G>([&](int tile) {
+      score(tile,
+            [&](const std::byte* stage, TileScores<G>& scores) { score_rope<G>(stage, at, kLast, query, scores); });
+    });
 }
 
 /// Softmax over all rows of the block: probabilities as fp16, (reference, sum) of each head into shared memory. A
-/// thread has kScoresPerThread neighbouring rows of one head in each tile; their sums wait in shared memory for the
-/// maximum.
+/// thread has kScoresPerThread neighbouring rows of one head in each tile.
 template <typename G>
 FATHOM_DEVICE void softmax_rows(const Shared<G>& shared, const Place& place, const Offsets<G>& at, const Params& p) {
   constexpr int kCount = G::kScoresPerThread, kLanes = G::kLanesPerHead;
   using Vector = FloatVector<kCount>;
-  float most = -__builtin_huge_valf();
-  FATHOM_UNROLL_1
+  float score[G::kTiles][kCount], most = -__builtin_huge_valf();
+  FATHOM_UNROLL
   for (int tile = 0; tile < G::kTiles; ++tile) {
-    std::byte* scores = shared.scores(tile) + at.score_load;
+    const std::byte* scores = shared.scores(tile) + at.score_load;
     Vector part[G::kSlices];
     FATHOM_UNROLL
     for (int s = 0; s < G::kSlices; ++s) part[s] = *reinterpret_cast<const Vector*>(scores + s * G::kScoreBytes);
@@ -192,12 +240,12 @@ FATHOM_DEVICE void softmax_rows(const Shared<G>& shared, const Place& place, con
         *reinterpret_cast<const Vector*>(shared.row_bias() + tile * G::kTileRows + place.thread % kLanes * kCount);
     FATHOM_UNROLL
     for (int i = 0; i < kCount; ++i) {
+      float even = part[0].v[i], odd = part[1].v[i];
       FATHOM_UNROLL
-      for (int s = 1; s < G::kSlices; ++s) part[0].v[i] += part[s].v[i];
-      part[0].v[i] = part[0].v[i] * p.score_scale + bias.v[i];
-      most = part[0].v[i] > most ? part[0].v[i] : most;
+      for (int s = 2; s < G::kSlices; s += 2) even += part[s].v[i], odd += part[s + 1].v[i];
+      score[tile][i] = (even + odd) * p.score_scale + bias.v[i];
+      most = score[tile][i] > most ? score[tile][i] : most;
     }
-    *reinterpret_cast<Vector*>(scores) = part[0];
   }
   FATHOM_UNROLL
   for (int mask = 1; mask < kLanes; mask *= 2) {
@@ -206,13 +254,12 @@ FATHOM_DEVICE void softmax_rows(const Shared<G>& shared, const Place& place, con
   }
   const float reference = most == -__builtin_huge_valf() ? 0.0f : most;
   float sum = 0;
-  FATHOM_UNROLL_1
+  FATHOM_UNROLL
   for (int tile = 0; tile < G::kTiles; ++tile) {
-    const Vector score = *reinterpret_cast<const Vector*>(shared.scores(tile) + at.score_load);
     HalfVector<kCount> rounded;
     FATHOM_UNROLL
     for (int i = 0; i < kCount; ++i) {
-      const float probability = device::exp2_fast(score.v[i] - reference);
+      const float probability = device::exp2_fast(score[tile][i] - reference);
       sum += probability;
       rounded.v[i] = static_cast<uint16_t>(device::pack_f16x2(probability * (1 << G::kProbabilityExponent), 0.0f));
     }
@@ -288,8 +335,7 @@ FATHOM_DEVICE void value_rows(const Shared<G>& shared, const Place& place, const
   const ScaleRange range = ScaleRange::of<G>(shared, place);
   output.unit = range.largest;
   if (range.smallest >= range.largest + device::kLowestShiftF16) {
-    FATHOM_UNROLL_1
-    for (int tile = 0; tile < G::kTiles; ++tile) add_codes<G>(shared.stage(tile), probabilities(tile), at, output);
+    for_tiles<G>([&](int tile) { add_codes<G>(shared.stage(tile), probabilities(tile), at, output); });
     output.unit -= device::kDecodedUnit;
   } else {
     FATHOM_UNROLL_1
@@ -311,12 +357,14 @@ FATHOM_DEVICE void burst_block(const Params& p, std::byte* shared_base) {
   device::let_next_kernel_start();
   const int token = device::block_z(), first_head = device::block_y() * G::kHeads;
 
+  // One m-tile of queries is asked for once the rows are on their way, more while their indices are.
   RawQuery<G> raw;
   Share share;
   const RowPlace mine = find_rows<G>(p, place, token, first_head, raw, share);
   if (G::kCluster == 0 && static_cast<int>(device::block_x()) >= share.blocks) return;
+  ask_for_sinks<G>(shared, p, first_head);
   gather_rows<G>(shared, p.q, place, mine);
-  prepare_sinks<G>(shared, p, first_head);
+  if (G::kMTiles == 1) load_query<G>(p, place, token, first_head, raw);
   if constexpr (G::kCluster > 0) {
     if (place.thread == 0) expect_messages<G>(shared, share.blocks);
   } else {
@@ -335,6 +383,8 @@ FATHOM_DEVICE void burst_block(const Params& p, std::byte* shared_base) {
     softmax_rows<G>(shared, place, at, p);
     device::sync_block();
     value_rows<G>(shared, place, at, output);
+  } else {
+    device::copy_async_wait<0>();  // the sinks
   }
   if constexpr (G::kCluster > 0) {
     exchange<G>(shared, p, place, token, first_head, share.blocks, output);

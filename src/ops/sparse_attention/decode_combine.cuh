@@ -60,6 +60,12 @@ FATHOM_DEVICE void load_quads(const uint64_t* from, uint64_t (&quads)[2]) {
   const device::Float4 v = device::load_l2(reinterpret_cast<const device::Float4*>(from));
   __builtin_memcpy(quads, &v, sizeof(v));
 }
+FATHOM_DEVICE void load_quads(const uint64_t* from, uint64_t (&quads)[4]) {
+  const device::Float4 a = device::load_l2(reinterpret_cast<const device::Float4*>(from));
+  const device::Float4 b = device::load_l2(reinterpret_cast<const device::Float4*>(from + 64));
+  __builtin_memcpy(quads, &a, sizeof(a));
+  __builtin_memcpy(quads + 2, &b, sizeof(b));
+}
 FATHOM_DEVICE void store_two(uint64_t* to, uint64_t a, uint64_t b) {
   const uint64_t both[2] = {a, b};
   device::Float4 v;
@@ -127,14 +133,16 @@ template <int kCount>
 struct SplitStates {
   float reference[kCount], sum[kCount];
 
-  /// Replaces each sum by the weight of that split's (divided) output. Returns lse.
-  FATHOM_DEVICE float weigh(float sink) {
-    float most = reference[0];
+  float most, total;  // over all splits, after weigh()
+
+  /// Replaces each sum by the weight of that split's (divided) output.
+  FATHOM_DEVICE void weigh(float sink) {
+    most = reference[0];
     FATHOM_UNROLL
     for (int k = 1; k < kCount; ++k) most = reference[k] > most ? reference[k] : most;
     most = largest_of_head(most);
     const float against = most == -__builtin_huge_valf() ? 0.0f : most;
-    float total = 0;
+    total = 0;
     FATHOM_UNROLL
     for (int k = 0; k < kCount; ++k) {
       sum[k] *= device::exp2_fast(reference[k] - against);
@@ -142,10 +150,9 @@ struct SplitStates {
     }
     total += device::shuffle_xor(total, 1);
     total += device::shuffle_xor(total, 2);
-    const HeadResult result = head_result(sink, most, total);
+    const float factor = head_factor(sink, most, total);
     FATHOM_UNROLL
-    for (int k = 0; k < kCount; ++k) sum[k] *= result.inverse;
-    return result.lse;
+    for (int k = 0; k < kCount; ++k) sum[k] *= factor;
   }
 };
 
@@ -159,14 +166,26 @@ FATHOM_DEVICE float* factors_of(const Shared<G>& shared, int split) {
   return reinterpret_cast<float*>(shared.base + G::kFactorsAt) + split * (G::kMTiles * kWarps);
 }
 
+/// How a warp sums up: kPair quads together, kAhead splits in flight.
+template <typename G>
+struct Summing {
+  static constexpr int kPair = G::kMTiles, kAhead = G::kSumAhead;
+};
+
 /// Weights of all heads' splits and the slices' factors into shared memory, by the block's first kThreads threads;
-/// zeros up to a multiple of kAhead splits. Writes lse when asked to.
-template <typename G, int kAhead>
+/// zeros beyond the last split. Writes lse when asked to.
+template <typename G>
 FATHOM_DEVICE void prepare_sum(const Shared<G>& shared, const Partials<G>& partials, int token, int first_head,
                                int blocks, bool write_lse) {
-  constexpr int kCount = kMostSplits / 4;
+  constexpr int kCount = kMostSplits / 4, kFactors = G::kMTiles * kWarps;
   const Params& p = partials.p;
   const int thread = device::thread_index(), local = thread / 4, t = thread % 4;
+  float factor[kMostSplits * kFactors / kThreads];
+  FATHOM_UNROLL
+  for (int k = 0; k < G::kMTiles; ++k) {
+    const int i = k * kThreads + thread, split = i / kFactors;
+    factor[k] = split < blocks ? device::load_l2(partials.factor(split, 0, 0) + i % kFactors) : 0.0f;
+  }
   if (local < G::kHeads) {
     SplitStates<kCount> states;
     FATHOM_UNROLL
@@ -175,52 +194,52 @@ FATHOM_DEVICE void prepare_sum(const Shared<G>& shared, const Partials<G>& parti
       if (4 * k + t < blocks)
         device::load_l2_pair(partials.state(4 * k + t) + 2 * local, &states.reference[k], &states.sum[k]);
     }
-    const float lse = states.weigh(shared.sinks()[local]);
+    states.weigh(sink_of(shared, p, local));
     FATHOM_UNROLL
     for (int k = 0; k < kCount; ++k) weights_of(shared, 4 * k + t)[local] = states.sum[k];
     if (write_lse && p.lse && t == 0 && first_head + local < p.heads)
-      p.lse[token * p.lse_token_stride + first_head + local] = lse;
+      p.lse[token * p.lse_token_stride + first_head + local] = head_lse(states.most, states.total);
   }
-  FATHOM_UNROLL_1
-  for (int i = thread; i < (blocks + kAhead - 1) / kAhead * kAhead * G::kMTiles * kWarps; i += kThreads) {
-    const int split = i / (G::kMTiles * kWarps), at = i % (G::kMTiles * kWarps);
-    factors_of(shared, split)[at] = split < blocks ? device::load_l2(partials.factor(split, 0, 0) + at) : 0.0f;
-  }
+  FATHOM_UNROLL
+  for (int k = 0; k < G::kMTiles; ++k) factors_of(shared, 0)[k * kThreads + thread] = factor[k];
   device::sync_first<kThreads>();
 }
 
-/// How a warp sums up: kPair quads together, kAhead splits in flight.
+/// Quads of one item on their way from L2, of kAhead splits.
 template <typename G>
-struct Summing {
-  static constexpr int kPair = G::kMTiles == 1 ? 1 : 2, kAhead = 16 / kPair;
+struct Ahead {
+  uint64_t quad[Summing<G>::kAhead][Summing<G>::kPair];
+
+  FATHOM_DEVICE void load(const Partials<G>& partials, int blocks, int first, int at) {
+    const uint64_t* from = partials.quads(0) + at;
+    FATHOM_UNROLL
+    for (int i = 0; i < Summing<G>::kAhead; ++i) {
+      const int split = first + i < blocks ? first + i : blocks - 1;  // beyond the last: weight 0
+      load_quads(from + split * G::kQuads, quad[i]);
+    }
+  }
 };
 
 /// The weighted sums over the splits of kPair neighbouring quads of a slice, rounded: two pairs of channels each, of
-/// head 16 m + 8 (quad / 4) + g.
+/// head 16 m + 8 (quad / 4) + g. The quads of the first splits are on their way.
 template <typename G>
 FATHOM_DEVICE void sum_quads(const Shared<G>& shared, const Partials<G>& partials, int blocks, int m, int slice,
-                             int quad, uint32_t (&word)[Summing<G>::kPair][2]) {
+                             int quad, Ahead<G>& ahead, uint32_t (&word)[Summing<G>::kPair][2]) {
   constexpr int kPair = Summing<G>::kPair, kAhead = Summing<G>::kAhead;
   const int lane = device::thread_index() % 32, local = 16 * m + 8 * (quad / 4) + lane / 4;
-  const uint64_t* from = partials.quads(0) + quad_index(m, slice, quad, lane);
   const float* weights = weights_of(shared, 0) + local;
   const float* factors = factors_of(shared, 0) + m * kWarps + slice;
   float sum[kPair][4] = {};
   FATHOM_UNROLL_1
   for (int first = 0; first < blocks; first += kAhead) {
-    uint64_t ahead[kAhead][kPair];
-    FATHOM_UNROLL
-    for (int i = 0; i < kAhead; ++i) {
-      const int split = first + i < blocks ? first + i : blocks - 1;  // beyond the last: weight 0
-      load_quads(from + split * G::kQuads, ahead[i]);
-    }
+    if (first > 0) ahead.load(partials, blocks, first, quad_index(m, slice, quad, lane));
     FATHOM_UNROLL
     for (int i = 0; i < kAhead; ++i) {
       const float w = weights[(first + i) * G::kHeads] * factors[(first + i) * (G::kMTiles * kWarps)];
       FATHOM_UNROLL
       for (int q = 0; q < kPair; ++q) {
         float v[4];
-        unpack_quad(ahead[i][q], v);
+        unpack_quad(ahead.quad[i][q], v);
         FATHOM_UNROLL
         for (int k = 0; k < 4; ++k) sum[q][k] += w * v[k];
       }
@@ -233,20 +252,34 @@ FATHOM_DEVICE void sum_quads(const Shared<G>& shared, const Partials<G>& partial
   }
 }
 
-/// Stores two pairs of channels of quad `quad` of a slice, turned back by RoPE where that applies.
-template <typename G>
-FATHOM_DEVICE void store_pairs(const Shared<G>& shared, const Params& p, int token, int head, int slice, int quad,
-                               uint32_t (&word)[2]) {
+/// Stores the channels of kPair neighbouring quads of a slice, turned back by RoPE where that applies.
+template <typename G, int kPair>
+FATHOM_DEVICE void store_sums(const Shared<G>& shared, const Params& p, int token, int head, int slice, int quad,
+                              uint32_t (&word)[kPair][2]) {
   const int t = device::thread_index() % 4;
-  const bool fp8 = slice_is_fp8(G::kFormat, slice);
-  const int a = first_pair(fp8, quad % 4, t), b = second_pair(fp8, quad % 4, t);
-  if (slice == kRopeGroup && p.position) {
-    word[0] = turn_back(word[0], shared.rotations()[a / 2]);
-    word[1] = turn_back(word[1], shared.rotations()[b / 2]);
-  }
   uint16_t* out = p.out + token * p.out_token_stride + head * p.out_head_stride + slice * kGroup;
-  *reinterpret_cast<uint32_t*>(out + a) = word[0];
-  *reinterpret_cast<uint32_t*>(out + b) = word[1];
+  if (slice_is_fp8(G::kFormat, slice)) {  // 4 kPair neighbouring channels
+    uint64_t both[kPair];
+    __builtin_memcpy(both, word, sizeof(both));
+    auto* to = reinterpret_cast<uint64_t*>(out + first_pair(true, quad % 4, t));
+    if constexpr (kPair == 1) {
+      *to = both[0];
+    } else {
+      FATHOM_UNROLL
+      for (int q = 0; q < kPair; q += 2) store_two(to + q, both[q], both[q + 1]);
+    }
+    return;
+  }
+  FATHOM_UNROLL
+  for (int q = 0; q < kPair; ++q) {
+    const int a = first_pair(false, quad % 4 + q, t), b = second_pair(false, quad % 4 + q, t);
+    if (slice == kRopeGroup && p.position) {
+      word[q][0] = turn_back(word[q][0], shared.rotations()[a / 2]);
+      word[q][1] = turn_back(word[q][1], shared.rotations()[b / 2]);
+    }
+    *reinterpret_cast<uint32_t*>(out + a) = word[q][0];
+    *reinterpret_cast<uint32_t*>(out + b) = word[q][1];
+  }
 }
 
 /// 128 channels of 8 heads by one warp, with codes, by way of rows in shared memory.
@@ -259,7 +292,9 @@ FATHOM_DEVICE void combine_group(const Shared<G>& shared, const Partials<G>& par
   for (int i = 0; i < 8; i += kPair) {
     uint32_t word[kPair][2];
     const int s = slice + i / 4;
-    sum_quads<G>(shared, partials, blocks, m, s, 4 * half + i % 4, word);
+    Ahead<G> ahead;
+    ahead.load(partials, blocks, 0, quad_index(m, s, 4 * half + i % 4, lane));
+    sum_quads<G>(shared, partials, blocks, m, s, 4 * half + i % 4, ahead, word);
     const bool fp8 = slice_is_fp8(G::kFormat, s);
     std::byte* row = rows + g * kPitch + i / 4 * 128;
     FATHOM_UNROLL
@@ -283,25 +318,27 @@ FATHOM_DEVICE void combine_group(const Shared<G>& shared, const Partials<G>& par
 template <typename G>
 FATHOM_DEVICE void combine_part(const Shared<G>& shared, const Partials<G>& partials, int token, int first_head,
                                 int blocks, int part, int parts) {
-  constexpr int kPair = Summing<G>::kPair;
+  constexpr int kPair = Summing<G>::kPair, kItems = G::kMTiles * 64 / kPair;
   const Params& p = partials.p;
-  const int warp = device::thread_index() / 32;
-  prepare_sum<G, Summing<G>::kAhead>(shared, partials, token, first_head, blocks, part == 0);
+  const int warp = device::thread_index() / 32, lane = device::thread_index() % 32, first = part * kWarps + warp;
+  const auto place_of = [&](int item) { return quad_index(0, 0, item * kPair, lane); };  // quads of m and slice follow
+  Ahead<G> ahead;
+  if (!p.codes && first < kItems) ahead.load(partials, blocks, 0, place_of(first));  // before the tables are ready
+  prepare_sum<G>(shared, partials, token, first_head, blocks, part == 0);
   if (p.codes) {  // whole groups of 128 channels, for their scale
     std::byte* rows = shared.base + G::kGroupRowsAt + warp * 8 * (256 + 16);
     FATHOM_UNROLL_1
-    for (int item = part * kWarps + warp; item < G::kMTiles * 8; item += parts * kWarps)
+    for (int item = first; item < G::kMTiles * 8; item += parts * kWarps)
       combine_group<G>(shared, partials, token, first_head, blocks, item / 8, item / 4 % 2, item % 4 * 2, rows);
   } else {
     FATHOM_UNROLL_1
-    for (int item = part * kWarps + warp; item < G::kMTiles * 64 / kPair; item += parts * kWarps) {
+    for (int item = first; item < kItems; item += parts * kWarps) {
       const int quad = item * kPair, m = quad / 64, slice = quad / 8 % 8;
+      if (item != first) ahead.load(partials, blocks, 0, place_of(item));
       uint32_t word[kPair][2];
-      sum_quads<G>(shared, partials, blocks, m, slice, quad % 8, word);
-      const int head = first_head + 16 * m + 8 * (quad / 4 % 2) + device::thread_index() % 32 / 4;
-      if (head >= p.heads) continue;
-      FATHOM_UNROLL
-      for (int q = 0; q < kPair; ++q) store_pairs<G>(shared, p, token, head, slice, quad % 8 + q, word[q]);
+      sum_quads<G>(shared, partials, blocks, m, slice, quad % 8, ahead, word);
+      const int head = first_head + 16 * m + 8 * (quad / 4 % 2) + lane / 4;
+      if (head < p.heads) store_sums<G>(shared, p, token, head, slice, quad % 8, word);
     }
   }
   device::sync_first<kThreads>();  // the tables may be written again

@@ -30,6 +30,7 @@ struct Offsets {
   int value, odd_value, value_scale, odd_value_scale;  // V pieces of rows 2t and 2t+1, and their scale bytes
   int score_store, score_load;                         // partial scores: first column tile; this thread's rows
   int probability_store, probability_load;
+  int score_scale, odd_score_scale;  // scale bytes, of group 0 of this warp's, of the rows whose scores a lane holds
 
   FATHOM_DEVICE explicit Offsets(const Place& at) {
     const ScorePart<G> part(at.warp);
@@ -56,6 +57,8 @@ struct Offsets {
     score_load = score_offset<G::kTileRows>(head, first);
     probability_store = probability_piece<G::kTileRows>(head, first / 8) + first % 8 * 2;
     probability_load = probability_piece<G::kTileRows>(at.lane % 16, at.lane / 16);
+    score_scale = physical_row(2 * at.t) * G::kRowStride + G::kScaleOffset + part.group(0);
+    odd_score_scale = (physical_row(2 * at.t) ^ kOddRowFlip) * G::kRowStride + G::kScaleOffset + part.group(0);
   }
 };
 
@@ -76,10 +79,9 @@ FATHOM_DEVICE void load_query(const Params& p, const Place& at, int token, int f
       for (int half = 0; half < 2; ++half) {
         const int group = part.group(j), head = first_head + (part.first_mtile + m) * 16 + half * 8 + at.g;
         uint32_t(&word)[8] = query.word[m][j][half];
-        FATHOM_UNROLL
-        for (int i = 0; i < 8; ++i) word[i] = 0;
-        if (head >= p.heads) continue;
-        const uint16_t* row = p.q + token * p.q_token_stride + head * p.q_head_stride + group * kGroup;
+        // Beyond the last head: that one again, for results that nobody takes.
+        const uint16_t* row =
+            p.q + token * p.q_token_stride + (head < p.heads ? head : p.heads - 1) * p.q_head_stride + group * kGroup;
         if (slice_is_fp8(G::kFormat, group)) {  // 16 neighbouring channels
           const auto* from = reinterpret_cast<const device::Float4*>(row + 16 * at.t);
           const device::Float4 v[2] = {from[0], from[1]};

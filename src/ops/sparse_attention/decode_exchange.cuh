@@ -35,7 +35,7 @@ FATHOM_DEVICE void open_inbox(const Shared<G>& shared, const Place& at) {
     device::publish_phases();
   }
   device::sync_warp();
-  device::arrive_cluster();
+  device::arrive_cluster_relaxed();
 }
 
 /// One thread, once the number of splits that have rows is known.
@@ -92,7 +92,7 @@ FATHOM_DEVICE void sum_messages(const Shared<G>& shared, const Params& p, const 
     const auto* message = reinterpret_cast<const float*>(inbox + split * M::kBytes);
     states.reference[i] = message[2 * local], states.sum[i] = message[2 * local + 1];
   }
-  const float lse = states.weigh(shared.sinks()[local]);
+  states.weigh(sink_of(shared, p, local));
   FATHOM_UNROLL
   for (int i = 0; i < kCount; ++i)
     if (4 * i + at.t < senders)
@@ -113,9 +113,10 @@ FATHOM_DEVICE void sum_messages(const Shared<G>& shared, const Params& p, const 
     for (int i = 0; i + 1 < kCount; ++i) states.sum[i] = states.sum[i + 1];
   }
   if (head >= p.heads) return;
-  if (p.lse && slice == 0 && quad % 4 == 0 && at.t == 0) p.lse[token * p.lse_token_stride + head] = lse;
-  uint32_t word[2] = {device::pack_bf16x2(sum[0], sum[1]), device::pack_bf16x2(sum[2], sum[3])};
-  store_pairs<G>(shared, p, token, head, slice, quad, word);
+  if (p.lse && slice == 0 && quad % 4 == 0 && at.t == 0)
+    p.lse[token * p.lse_token_stride + head] = head_lse(states.most, states.total);
+  uint32_t word[1][2] = {{device::pack_bf16x2(sum[0], sum[1]), device::pack_bf16x2(sum[2], sum[3])}};
+  store_sums<G>(shared, p, token, head, slice, quad, word);
 }
 
 /// The end of a block's work: sends its part, sums up its share of the channels. Blocks without rows only sum.
@@ -126,7 +127,7 @@ FATHOM_DEVICE void exchange(const Shared<G>& shared, const Params& p, const Plac
   if (device::block_x() < senders) send_slice<G>(shared, at, output);
   device::sync_block();  // sinks, rotations and the count of bytes of a block without rows
   device::await(inbox_barrier(shared), 0);
-  device::arrive_cluster();  // whoever has all messages lets their senders go
+  device::arrive_cluster_relaxed();  // whoever has all messages lets their senders go
   if (at.warp < Message<G>::kRun) sum_messages<G>(shared, p, at, token, first_head, senders, at.warp);
   device::sync_warp();
   device::await_cluster();

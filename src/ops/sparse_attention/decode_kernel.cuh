@@ -169,13 +169,13 @@ FATHOM_DEVICE void decode_block(const Params& p, std::byte* shared_base) {
   const int blocks = walk.share.blocks;
   if (split >= blocks) return;
   device::sync_block();
+  ask_for_sinks<G>(shared, p, first_head);
   FATHOM_UNROLL_1
   for (int tile = 0; tile < G::kStages; ++tile) {
     if (tile < walk.share.tiles) start_tile<G>(shared, p.q, tile, tile);
     device::copy_async_commit();
   }
   if (blocks > 1 && place.thread == 0) remember_arrivals<G>(shared, p);
-  prepare_sinks<G>(shared, p, first_head);
   if (p.position && place.warp == 1) prepare_rotations<G>(shared, p, token, place.lane);
   Query<G> query;
   arrange_query<G>(place, raw, query);

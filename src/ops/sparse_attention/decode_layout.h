@@ -91,6 +91,7 @@ struct Division {
   static constexpr int kScoreBuffer = kSlices * kScoreBytes;
   static constexpr int kProbabilityBuffer = kHeads * kTileRows * 2;
   static constexpr int kQuads = kMTiles * kWarps * 8 * 32;  // quads of one block's output
+  static constexpr int kSumAhead = 16 / kMTiles;            // splits whose quads are asked for together
 
   // Over the stages, which are free when splits are summed up: rows of finished groups (codes); float [splits][heads]
   // weights and [splits][m-tiles][slices] factors.

@@ -57,23 +57,28 @@ FATHOM_DEVICE void take_quad(const float (&sum)[8][4], int half, int j, float (&
     v[k] = kFp8 ? sum[4 * (j & 1) + k][2 * half + (j >> 1)] : sum[2 * j + (k >> 1)][2 * half + (k & 1)];
 }
 
-/// What a head's sum is to be multiplied with, and ln of the sum without the sink.
-struct HeadResult {
-  float inverse, lse;
-};
-FATHOM_DEVICE HeadResult head_result(float sink, float reference, float sum) {
-  if (reference == -__builtin_huge_valf()) return {0.0f, reference};
-  return {device::reciprocal_approx(sum + device::exp2_fast(sink - reference)),
-          (reference + device::log2_exact(sum)) * kLn2};
+/// From a head's reference and sum, in powers of two like its sink: what its output is to be multiplied with, and ln of
+/// the sum without the sink.
+FATHOM_DEVICE float head_factor(float sink, float reference, float sum) {
+  if (reference == -__builtin_huge_valf()) return 0;
+  return device::reciprocal_approx(sum + device::exp2_fast(sink - reference));
 }
-
-/// Keeps the block's sinks, in powers of two, where the end of the work finds them without waiting for memory.
+FATHOM_DEVICE float head_lse(float reference, float sum) {
+  if (reference == -__builtin_huge_valf()) return reference;
+  return (reference + device::log2_exact(sum)) * kLn2;
+}
+/// Asks for the block's sinks, so that the end of the work finds them without waiting for memory. Part of the thread's
+/// next group of copies.
 template <typename G>
-FATHOM_DEVICE void prepare_sinks(const Shared<G>& shared, const Params& p, int first_head) {
+FATHOM_DEVICE void ask_for_sinks(const Shared<G>& shared, const Params& p, int first_head) {
   const int local = device::thread_index();
-  if (local < G::kHeads)
-    shared.sinks()[local] =
-        p.sink && first_head + local < p.heads ? p.sink[first_head + local] * kLog2E : -__builtin_huge_valf();
+  if (!p.sink || local >= G::kHeads) return;
+  const bool present = first_head + local < p.heads;
+  device::copy_async_4(shared.sinks() + local, present ? p.sink + first_head + local : p.sink, present);
+}
+template <typename G>
+FATHOM_DEVICE float sink_of(const Shared<G>& shared, const Params& p, int local) {
+  return p.sink ? shared.sinks()[local] * kLog2E : -__builtin_huge_valf();
 }
 
 /// Rounded rows in shared memory before the last step: [rows][512] bf16, padded against bank conflicts.
@@ -114,7 +119,7 @@ FATHOM_DEVICE void finish_channels(const Shared<G>& shared, const Params& p, int
 
 /// Rounds this warp's channels of all heads into rows of shared memory.
 template <typename G, bool kFp8>
-FATHOM_DEVICE void round_rows(const Shared<G>& shared, const Output<G>& output) {
+FATHOM_DEVICE void round_rows(const Shared<G>& shared, const Params& p, const Output<G>& output) {
   const float* state = shared.state();
   std::byte* rows = shared.base;
   const int warp = device::thread_index() / 32, lane = device::thread_index() % 32, g = lane / 4, t = lane % 4;
@@ -123,7 +128,7 @@ FATHOM_DEVICE void round_rows(const Shared<G>& shared, const Output<G>& output) 
   for (int m = 0; m < G::kMTiles; ++m) FATHOM_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int local = 16 * m + 8 * half + g;
-    const float factor = head_result(shared.sinks()[local], state[2 * local], state[2 * local + 1]).inverse * unit;
+    const float factor = head_factor(sink_of(shared, p, local), state[2 * local], state[2 * local + 1]) * unit;
     uint32_t word[8];
     FATHOM_UNROLL
     for (int j = 0; j < 4; ++j) {
@@ -155,9 +160,7 @@ FATHOM_DEVICE void finish_rows(const Shared<G>& shared, const Params& p, int tok
   const float* state = shared.state();
   if (p.lse && device::thread_index() < G::kHeads) {
     const int local = device::thread_index(), head = first_head + local;
-    if (head < p.heads)
-      p.lse[token * p.lse_token_stride + head] =
-          head_result(shared.sinks()[local], state[2 * local], state[2 * local + 1]).lse;
+    if (head < p.heads) p.lse[token * p.lse_token_stride + head] = head_lse(state[2 * local], state[2 * local + 1]);
   }
   FATHOM_UNROLL_1
   for (int item = warp; item < 2 * G::kHeads; item += kWarps) {  // half a row a warp
@@ -174,9 +177,9 @@ template <typename G>
 FATHOM_DEVICE void store_direct(const Shared<G>& shared, const Params& p, int token, int first_head,
                                 const Output<G>& output) {
   if (slice_is_fp8(G::kFormat, device::thread_index() / 32))
-    round_rows<G, true>(shared, output);
+    round_rows<G, true>(shared, p, output);
   else
-    round_rows<G, false>(shared, output);
+    round_rows<G, false>(shared, p, output);
   device::sync_block();
   finish_rows<G>(shared, p, token, first_head);
 }

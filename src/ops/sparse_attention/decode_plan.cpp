@@ -22,27 +22,48 @@ int64_t divide_up(int64_t a, int64_t b) {
 }
 
 /// A kind of block and its cost in microseconds on an H200: start and end, a tile, a tile when two blocks share the SM,
-/// and the meeting of splits (each time, for each split, and when all SMs exchange partial outputs at once). Least
-/// squares over 580 measured plans, 8 % rms; what counts is the order of plans, and that depends little on the GPU.
+/// and the meeting of splits (each time, and when all SMs exchange partial outputs at once). Least squares over
+/// measured plans; what counts is the order of plans, and that depends little on the GPU.
 struct Kind {
   int block_heads, tile_rows;
+  int burst;    // not 0: the kernel for few rows, whose blocks always work on this many tiles
+  int cluster;  // not 0: the number of splits
   bool wide;
-  double fixed, tile, shared_tile, meet, meet_split, meet_full;
+  double fixed, tile, shared_tile, meet, meet_full;
 };
 constexpr Kind kKinds[] = {
-    {16, 16, false, 1.0, 1.29, 0.46, 5.2, 0.06, 2.3},
-    {32, 16, false, 1.0, 1.37, 0.0, 4.9, 0.12, 3.8},
-    {64, 16, false, 0.5, 1.88, 0.0, 6.9, 0.15, 7.0},
-    {64, 64, true, 4.6, 3.07, 0.0, 4.5, 0.10, 8.2},
+    {16, 16, 0, 0, false, 3.9, 1.22, 0.5, 2.4, 2.2},  {32, 16, 0, 0, false, 4.9, 1.30, 0.0, 1.9, 0.9},
+    {64, 16, 0, 0, false, 6.8, 1.73, 0.0, 2.0, 2.0},  {64, 64, 0, 0, true, 7.6, 2.86, 0.0, 2.7, 1.6},
+    {16, 16, 2, 0, false, 4.0, 0.50, 0.55, 2.3, 1.6}, {16, 16, 3, 0, false, 3.6, 0.50, 0.55, 2.2, 1.4},
+    {16, 16, 5, 0, false, 4.0, 0.50, 0.65, 2.3, 1.6}, {32, 16, 3, 0, false, 5.1, 0.50, 0.0, 3.0, 0.25},
+    {32, 16, 5, 0, false, 5.1, 0.50, 0.0, 3.0, 0.9},  {64, 16, 3, 0, false, 6.8, 0.60, 0.0, 3.5, 1.2},
+    {64, 16, 5, 0, false, 6.8, 0.60, 0.0, 3.5, 2.1},  {16, 16, 3, 16, false, 2.5, 0.40, 0.6, 0.8, 3.8},
+    {16, 16, 5, 8, false, 3.5, 0.40, 0.05, 0.8, 3.7},
 };
 
+/// Tiles that the busiest block of a kind has.
+int64_t tiles_of_block(const Kind& kind, int64_t rows, int splits) {
+  return divide_up(divide_up(rows, kind.tile_rows), splits);
+}
+
 double plan_cost(const Kind& kind, int64_t rows, int64_t units, int splits, int64_t sms, int64_t per_sm) {
-  const int64_t tiles = divide_up(rows, kind.tile_rows), blocks = units * splits;
+  const int64_t blocks = units * splits, tiles = kind.burst ? kind.burst : tiles_of_block(kind, rows, splits);
   const double waves = static_cast<double>(divide_up(blocks, sms * per_sm));
   const double load = std::min(1.0, static_cast<double>(blocks) / static_cast<double>(sms));
   const double tile = kind.tile + (blocks > sms ? kind.shared_tile : 0);
-  const double meet = splits == 1 ? 0 : kind.meet + kind.meet_split * splits + kind.meet_full * load;
-  return kind.fixed + waves * (tile * static_cast<double>(divide_up(tiles, splits)) + meet);
+  const double meet = splits == 1 ? 0 : kind.meet + kind.meet_full * load;
+  return kind.fixed + waves * (tile * static_cast<double>(tiles) + meet);
+}
+
+/// Whether a GPU and arguments are such that blocks of a kind can work on them. Clusters want most of a whole GPU: a
+/// slice of one may have no 16 SMs that lie together.
+bool kind_fits(const Kind& kind, const SparseAttentionArgs& args, const DeviceInfo& device, bool sm90) {
+  const int64_t heads = args.q.size[1];
+  if (kind.block_heads > 16 && kind.block_heads / 2 >= heads) return false;  // half the block would be padding
+  if (args.format == RowFormat::bf16 && (kind.block_heads == 64 || kind.burst)) return false;
+  if (kind.block_heads == 64 && kind.burst > 3 && device.shared_bytes < Burst<4, 2, 5, 0>::kSharedBytes) return false;
+  if (kind.cluster && (args.out_codes.data || device.sm_count < 100)) return false;
+  return sm90 || (!kind.wide && !kind.cluster);
 }
 
 /// Blocks of 16 heads of which one SM has room for: two where it has twice the portable shared memory.
@@ -77,17 +98,20 @@ Plan choose_plan(const SparseAttentionArgs& args, const DeviceInfo& device, bool
   Plan best;
   double best_cost = 0;
   for (const Kind& kind : kKinds) {
-    if (kind.wide && !sm90) continue;
-    if (args.format == RowFormat::bf16 && kind.block_heads == 64) continue;
-    if (kind.block_heads > 16 && kind.block_heads / 2 >= heads) continue;  // half the block would be padding
+    if (!kind_fits(kind, args, device, sm90)) continue;
     const int64_t units = tokens * divide_up(heads, kind.block_heads);
     const int64_t per_sm = kind.block_heads == 16 ? small_blocks_per_sm(device) : 1;
     const int64_t most = units > kCounters ? 1 : std::min<int64_t>(divide_up(rows, kind.tile_rows), kMostSplits);
-    for (int splits = 1; splits <= most; ++splits) {
+    for (int splits = kind.cluster ? kind.cluster : 1; splits <= (kind.cluster ? kind.cluster : most); ++splits) {
+      if (kind.burst && tiles_of_block(kind, rows, splits) > kind.burst) continue;
+      // Splits that cannot wait for each other leave the sum to the last of them, one after the other.
+      const int64_t resident = kind.cluster ? sms * 3 / 2 : sms * per_sm;
+      if (kind.burst && splits > 1 && units * splits > resident) continue;
       const double cost = plan_cost(kind, rows, units, splits, sms, per_sm);
       if (best_cost != 0 && cost >= best_cost) continue;
       best_cost = cost;
       best = {kind.block_heads, splits, kind.wide, sm90};
+      best.burst = kind.burst, best.cluster = kind.cluster;
       best.patience = patience_for(units * splits, sms * per_sm);
     }
   }

@@ -25,7 +25,7 @@ inline constexpr int kTileBytes = 8 * kChunkBytes;
 struct Layout {
   static constexpr RowFormat kFormat = RowFormat::bf16;
   static constexpr int kMTiles = 4, kHeads = 64;
-  static constexpr int kQuads = kMTiles * kWarps * 8 * 32;
+  static constexpr int kQuads = kMTiles * kWarps * 8 * 32, kSumAhead = 4;
   static constexpr int kQueryAt = 0;
   static constexpr int kTileAt = kQueryAt + kTileBytes;                   // two
   static constexpr int kProbabilityAt = kTileAt + 2 * kTileBytes;         // two of [64 heads][64 rows]
@@ -241,7 +241,7 @@ inline constexpr int kQueryPieces = Layout::kHeads * 64 / (2 * device::kWarpgrou
 
 /// Asks for the queries of the block, as they are; both consumer warpgroups.
 FATHOM_DEVICE void ask_for_queries(const Block& b) {
-  FATHOM_UNROLL_1
+  FATHOM_UNROLL_4
   for (int i = 0; i < kQueryPieces; ++i) {
     const QueryPiece place(b, i);
     const int head = b.first_head() + place.local;
@@ -258,7 +258,7 @@ FATHOM_DEVICE void stage_queries(const Block& b) {
   device::copy_async_wait<0>();
   if (kHalf) {
     uint32_t most = 0;
-    FATHOM_UNROLL_2
+    FATHOM_UNROLL_4
     for (int i = 0; i < kQueryPieces; ++i) {
       const QueryPiece place(b, i);
       uint32_t word[4];
@@ -326,17 +326,25 @@ FATHOM_DEVICE void compute_scores(const Block& b, int n, float (&score)[32]) {
   device::multiply_end();
 }
 
-/// Softmax of one half (heads g or g + 8 of the warp) of a tile's scores. Returns the correction of older output.
-template <bool kHalf>
-FATHOM_DEVICE float soften(float (&score)[32], int half, const float* bias, float scale, std::byte* probabilities,
-                           int head, int t, SoftmaxState& state) {
-  float most = -__builtin_huge_valf();
+/// Scores in powers of two, masked.
+FATHOM_DEVICE void scale_scores(float (&score)[32], const float* bias, float scale) {
   FATHOM_UNROLL
   for (int j = 0; j < 8; ++j) {
     const FloatVector<2> mask = *reinterpret_cast<const FloatVector<2>*>(bias + 8 * j);
-    float &a = score[4 * j + 2 * half], &c = score[4 * j + 2 * half + 1];
-    a = a * scale + mask.v[0], c = c * scale + mask.v[1];
-    most = a > most ? a : most, most = c > most ? c : most;
+    FATHOM_UNROLL
+    for (int i = 0; i < 4; ++i) score[4 * j + i] = score[4 * j + i] * scale + mask.v[i % 2];
+  }
+}
+
+/// Softmax of one half (heads g or g + 8 of the warp) of a tile's scores. Returns the correction of older output. `to`:
+/// where in shared memory piece 0 of the head's probabilities lies; piece j lies at to ^ 16 j.
+template <bool kHalf>
+FATHOM_DEVICE float soften(const float (&score)[32], int half, std::byte* shared, int to, SoftmaxState& state) {
+  float most = -__builtin_huge_valf();
+  FATHOM_UNROLL
+  for (int j = 0; j < 16; ++j) {
+    const float v = score[4 * (j / 2) + 2 * half + j % 2];
+    most = v > most ? v : most;
   }
   most = largest_of_head(most);
   float correction = 1;
@@ -351,7 +359,7 @@ FATHOM_DEVICE float soften(float (&score)[32], int half, const float* bias, floa
     const float a = device::exp2_fast(score[4 * j + 2 * half] - reference);
     const float c = device::exp2_fast(score[4 * j + 2 * half + 1] - reference);
     state.sum += a + c;
-    *reinterpret_cast<uint32_t*>(probabilities + swizzle(head, j) + 4 * t) =
+    *reinterpret_cast<uint32_t*>(shared + (to ^ (j << 4))) =
         kHalf ? device::pack_f16x2(a, c) : device::pack_bf16x2(a, c);
   }
   return correction;
@@ -371,11 +379,13 @@ FATHOM_DEVICE void lead(const Block& b, int first, SoftmaxState (&state)[2], Wid
     float score[32];
     compute_scores<kHalf>(b, n, score);
     if (n >= 2) device::await(&barriers.free[buffer], phase - 1);
+    scale_scores(score, b.bias(n) + 2 * t, scale);
     float correction[2];
     FATHOM_UNROLL
     for (int half = 0; half < 2; ++half) {
       const int head = 16 * warp + 8 * half + g;
-      correction[half] = soften<kHalf>(score, half, b.bias(n) + 2 * t, scale, b.probabilities(n), head, t, state[half]);
+      const int to = Layout::kProbabilityAt + (n & 1) * kChunkBytes + swizzle(head, 0) + 4 * t;
+      correction[half] = soften<kHalf>(score, half, b.shared.base, to, state[half]);
       if (t == 0) b.correction(n)[head] = correction[half];
     }
     const bool changes = device::any_lane(correction[0] != 1 || correction[1] != 1);
@@ -476,8 +486,8 @@ FATHOM_DEVICE void leave_output(const Block& b, const Partials<Layout>& partials
   FATHOM_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int local = 16 * m + 8 * half + g;
-    const float factor = head_result(b.shared.sinks()[local], states[2 * local], states[2 * local + 1]).inverse *
-                         (kHalf ? 0.015625f : 1);
+    const float factor =
+        head_factor(sink_of(b.shared, b.p, local), states[2 * local], states[2 * local + 1]) * (kHalf ? 0.015625f : 1);
     std::byte* row = b.shared.base + local * kRowBytes + group * 512;
     FATHOM_UNROLL
     for (int j = 0; j < 32; ++j)
@@ -539,10 +549,10 @@ FATHOM_DEVICE void wide_block(const Params& p, std::byte* shared_base) {
     if (b.share.blocks > 1) device::sync_block();
   } else {
     device::take_registers<192>();
+    ask_for_sinks<Layout>(shared, p, b.first_head());
     ask_for_queries(b);
-    prepare_sinks<Layout>(shared, p, b.first_head());
-    if (p.position && device::uniform(thread / 32) == 4) prepare_rotations<Layout>(shared, p, token, thread % 32);
     stage_queries<true>(b);
+    if (p.position && device::uniform(thread / 32) == 4) prepare_rotations<Layout>(shared, p, token, thread % 32);
     SoftmaxState state[2];
     WideOutput output;
     consume<true>(b, 0, state, output);
