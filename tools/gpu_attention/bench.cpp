@@ -275,7 +275,8 @@ void bench_attention(const ops::DeviceInfo& device, bool all_plans) {
               device.compute_capability);
   const Inputs in(64);
   std::string table =
-      "shape            floor  must  goal | portable  plan    | sm90     plan    | chosen        warm | GB/s TFLOP/s\n";
+      "shape            floor  must  goal | portable  plan    | sm90     plan    | chosen        warm | GB/s TFLOP/s | "
+      "chosen sm90, without inverse RoPE\n";
   for (const BenchShape& s : kShapes) {
     const Rotation cold(s, in, false), warm(s, in, true);
     std::pair<double, Plan> best[2] = {{1e30, {}}, {1e30, {}}};
@@ -290,6 +291,9 @@ void bench_attention(const ops::DeviceInfo& device, bool all_plans) {
     const Plan chosen_sm90 = ops::sparse_decode::choose_plan(cold.sets[0], device, true);
     const double us = time_plan(w, cold, device, chosen, 9), warm_us = time_plan(w, warm, device, chosen, 9);
     const double sm90_us = device.compute_capability == 90 ? time_plan(w, cold, device, chosen_sm90, 9) : -1;
+    Rotation plain(s, in, false);
+    for (auto& args : plain.sets) args.position = {};
+    const double plain_us = device.compute_capability == 90 ? time_plan(w, plain, device, chosen_sm90, 9) : -1;
     if (us > 0 && us < best[0].first) best[0] = {us, chosen};
     if (sm90_us > 0 && sm90_us < best[1].first) best[1] = {sm90_us, chosen_sm90};
     const double rows = s.window + s.extra, pairs = static_cast<double>(s.tokens) * s.heads;
@@ -299,10 +303,10 @@ void bench_attention(const ops::DeviceInfo& device, bool all_plans) {
     char line[256];
     std::snprintf(
         line, sizeof(line),
-        "%-16s %5.2f %5.1f %5.1f | %7.2f %-8s | %7.2f %-8s | %7.2f %-7s %6.2f | %5.0f %6.1f | chosen sm90 %.2f %s\n",
+        "%-16s %5.2f %5.1f %5.1f | %7.2f %-8s | %7.2f %-8s | %7.2f %-7s %6.2f | %5.0f %6.1f | %6.2f %-8s %6.2f\n",
         s.name, bytes / bandwidth * 1e6, s.must, s.goal, best[0].first, text_of(best[0].second).c_str(),
         best[1].first < 1e29 ? best[1].first : -1, text_of(best[1].second).c_str(), us, text_of(chosen).c_str(),
-        warm_us, bytes / fastest * 1e-3, flops / fastest * 1e-6, sm90_us, text_of(chosen_sm90).c_str());
+        warm_us, bytes / fastest * 1e-3, flops / fastest * 1e-6, sm90_us, text_of(chosen_sm90).c_str(), plain_us);
     table += line;
   }
   std::printf("%s", table.c_str());
