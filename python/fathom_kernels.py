@@ -208,7 +208,7 @@ _workspaces = {}
 
 
 def _workspace(library, args, device, torch_device, stream):
-    """(address, bytes) of zeroed scratch memory for these shapes, kept for each stream and shape."""
+    """(address, bytes, tensor) of scratch memory, zeroed when it is made. One for each stream serves all shapes."""
     torch = _torch()
     needed = library.workspace_bytes(args, device)
     if needed == 0:
@@ -216,13 +216,11 @@ def _workspace(library, args, device, torch_device, stream):
     if torch.cuda.is_current_stream_capturing():  # memory of the graph, zeroed in every replay
         memory = torch.zeros(needed, dtype=torch.uint8, device=torch_device)
         return memory.data_ptr(), needed, memory
-    key = (torch_device.index, stream, args.tokens, args.heads, args.window.most_rows, args.extra.most_rows, args.row_format,
-           args.variant)
-    memory = _workspaces.get(key)
+    memory = _workspaces.get((torch_device.index, stream))
     if memory is None or memory.numel() < needed:
-        if len(_workspaces) >= 64:  # shapes come and go; the allocator keeps the order of the stream
+        if len(_workspaces) >= 64:  # streams come and go; the allocator keeps the order of the stream
             _workspaces.pop(next(iter(_workspaces)))
-        memory = _workspaces[key] = torch.zeros(needed, dtype=torch.uint8, device=torch_device)
+        memory = _workspaces[torch_device.index, stream] = torch.zeros(needed, dtype=torch.uint8, device=torch_device)
     return memory.data_ptr(), needed, memory
 
 

@@ -116,10 +116,14 @@ typedef struct fathom_sparse_attention_args {
  * others may divide its rows differently when the batch changes. */
 const char* fathom_sparse_attention_variant(int32_t i);
 
-/* Bytes of scratch memory that a call with these static shapes needs on this device: tokens, heads, most_rows, format
- * and strides count, contents of index and length do not. The memory must be 256-byte aligned and zeroed once before
- * its first use; after that it may serve any sequence of calls of the same shapes on one stream at a time. Zero it
- * again when the shapes change. */
+/* Bytes of scratch memory that a call with these static shapes needs on this device (0: none): tokens, heads, most_rows,
+ * format, strides and whether codes are wanted count, contents of index and length do not.
+ *
+ * The memory must be 256-byte aligned. Fill it with zeros once, when it is allocated. After that it serves any sequence
+ * of calls, of any shapes for which it is large enough: its first 128 KiB hold counters, each call leaves them fit for
+ * the next one, and the rest may hold anything. Two conditions: one call at a time (calls on one stream, or ordered by
+ * events; a captured graph counts as its calls), and nobody else writes to the first 128 KiB. After a call that failed
+ * on the device, fill it with zeros again. */
 fathom_status fathom_sparse_attention_workspace(const fathom_sparse_attention_args* args, const fathom_device* device,
                                                 size_t* bytes);
 

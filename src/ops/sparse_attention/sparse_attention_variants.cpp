@@ -5,8 +5,8 @@
 //   sm90       sm_90a: the same and the warpgroup kernel, whichever the plan expects to be faster
 //   exact      a plan that does not depend on the batch: a token's result has the same bits alone and in any batch
 //
-// The workspace of the CUDA variants must be zeroed once before its first use and then belong to this op and one
-// stream.
+// The workspace of the CUDA variants is to be filled with zeros once, when it is allocated; then it serves calls of any
+// shapes, one at a time (decode_plan.h).
 #include "ops/sparse_attention/sparse_attention.h"
 
 #ifdef FATHOM_HAVE_CUDA
