@@ -95,7 +95,7 @@ TEST(SmallOpsEmulated, MarkovAddsToLogits) {
     p.part[p.parts++] = {a.w2, View<float, 2>(product.data(), batch, vocabulary)};
     linear_f32_ref(p, {});
     grid(groups(vocabulary, draft::kThreads) + 1, batch, draft::kThreads, 64,
-         [&](std::byte* shared) { draft::add_block(a, product.data(), reinterpret_cast<float*>(shared)); });
+         [&](std::byte* shared) { draft::add_block(a, product.data(), reinterpret_cast<double*>(shared)); });
   });
 }
 
@@ -196,6 +196,10 @@ void emulate_select(const IndexSelectArgs& a, int splits, int64_t patience) {
   p.exchange = exchange.data(), p.counts = counts.data(), p.candidates = candidates.data();
   grid(splits, a.q.size[0], kThreads, sizeof(Shared),
        [&](std::byte* shared) { select_block(p, *reinterpret_cast<Shared*>(shared)); });
+  for (const Exchange& e : exchange) {  // left as it was
+    EXPECT_EQ(e.counted + e.written, 0u);
+    EXPECT_TRUE(std::ranges::all_of(e.bins, [](uint32_t n) { return n == 0; }));
+  }
 }
 
 TEST(SmallOpsEmulated, IndexSelectByOneBlock) {

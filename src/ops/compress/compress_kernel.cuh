@@ -26,16 +26,16 @@ FATHOM_DEVICE void load_pair(const float* p, float (&v)[2]) {
 }
 
 /// Values and scores (ape included) of two channels of token `position`.
-FATHOM_DEVICE Pair sample(const CompressArgs& a, const Segment& s, int64_t position, int64_t channel) {
+FATHOM_DEVICE Pair sample(const CompressArgs& a, const Segment& s, int32_t position, int32_t channel) {
   Pair out;
   if (position >= s.position) {
-    const int64_t t = s.first + position - s.position;
+    const int32_t t = s.first + position - s.position;
     float ape[2];
     load_pair(&a.k(t, channel), out.k), load_pair(&a.g(t, channel), out.g);
-    load_pair(&a.ape(position % a.ratio, channel), ape);
+    load_pair(&a.ape(position & (a.ratio - 1), channel), ape);
     out.g[0] += ape[0], out.g[1] += ape[1];
   } else {
-    const int64_t slot = position % a.state_k.size[1];
+    const uint32_t slot = static_cast<uint32_t>(position) % static_cast<uint32_t>(a.state_k.size[1]);
     load_pair(&a.state_k(s.state, slot, channel), out.k), load_pair(&a.state_g(s.state, slot, channel), out.g);
   }
   return out;
@@ -43,8 +43,8 @@ FATHOM_DEVICE Pair sample(const CompressArgs& a, const Segment& s, int64_t posit
 
 /// Sample number i of an entry's `count` samples for output channels `channel`, +1.
 FATHOM_DEVICE Pair entry_sample(const CompressArgs& a, const Segment& s, const CompressEntry& e, int i,
-                                int64_t channel) {
-  const int64_t start = int64_t{e.index} * a.ratio, width = a.norm.size[0];
+                                int32_t channel) {
+  const int32_t start = e.index * a.ratio, width = static_cast<int32_t>(a.norm.size[0]);
   if (a.ratio != 4) return sample(a, s, start + i, channel);
   if (e.index == 0) return sample(a, s, start + i, width + channel);
   return i < 4 ? sample(a, s, start - 4 + i, channel) : sample(a, s, start + i - 4, width + channel);
@@ -74,18 +74,20 @@ FATHOM_DEVICE void finish_row(const CompressArgs& a, const CompressEntry& e, con
   const int lane = device::lane_index();
   const device::Turn turn = device::turn_of(e.index * a.ratio, a.rope_freq(lane));
   if (!a.index) {
-    float v[16];
+    float v[16], w[16];
+    device::load_lane(a.norm.data, w);
     FATHOM_UNROLL
     for (int i = 0; i < 16; ++i) v[i] = row[16 * lane + i];
-    device::warp_rmsnorm(v, a.norm.data, a.rms_eps);
+    device::warp_rmsnorm(v, w, a.rms_eps);
     device::warp_rope(v, turn);
-    device::write_kv_row(a.pool, a.format, e.slot, v);
+    device::write_kv_row(a.pool, a.format, static_cast<uint32_t>(e.slot), v);
     return;
   }
-  float v[4];
+  float v[4], w[4];
+  device::load_lane(a.norm.data, w);
   FATHOM_UNROLL
   for (int i = 0; i < 4; ++i) v[i] = row[4 * lane + i];
-  device::warp_rmsnorm(v, a.norm.data, a.rms_eps);
+  device::warp_rmsnorm(v, w, a.rms_eps);
   device::warp_rope(v, turn);
   device::warp_hadamard(v);
   e8m0 scale;
@@ -96,26 +98,26 @@ FATHOM_DEVICE void finish_row(const CompressArgs& a, const CompressEntry& e, con
 
 /// Writes the ring rows of a segment's last tokens: every `stripes`-th from `stripe` on.
 FATHOM_DEVICE void keep_state(const CompressArgs& a, const Segment& s, int stripe, int stripes) {
-  const int64_t ring = a.state_k.size[1], width = a.k.size[1];
-  for (int64_t i = (s.count > ring ? s.count - ring : 0) + stripe; i < s.count; i += stripes) {
-    const int64_t position = s.position + i, slot = position % ring;
-    for (int64_t c = device::thread_index(); c < width; c += kThreads) {
+  const int32_t ring = static_cast<int32_t>(a.state_k.size[1]), width = static_cast<int32_t>(a.k.size[1]);
+  for (int32_t i = (s.count > ring ? s.count - ring : 0) + stripe; i < s.count; i += stripes) {
+    const int32_t position = s.position + i, slot = position % ring;
+    for (int32_t c = device::thread_index(); c < width; c += kThreads) {
       a.state_k(s.state, slot, c) = a.k(s.first + i, c);
-      a.state_g(s.state, slot, c) = a.g(s.first + i, c) + a.ape(position % a.ratio, c);
+      a.state_g(s.state, slot, c) = a.g(s.first + i, c) + a.ape(position & (a.ratio - 1), c);
     }
   }
 }
 
 /// Ratio 4 in one launch. Grid (entries + segments); `row` has room for h floats.
 FATHOM_DEVICE void fused_block(const CompressArgs& a, float* row) {
-  device::let_next_kernel_start();
   device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
   const int64_t entries = a.entries.size[0], block = device::block_x();
   if (block >= entries) return keep_state(a, a.segments(block - entries), 0, 1);
   const CompressEntry e = a.entries(block);
   if (e.slot < 0) return;
   const Segment s = a.segments(e.segment);
-  const int64_t channel = 2 * device::thread_index();
+  const int32_t channel = 2 * device::thread_index();
   if (channel < a.norm.size[0]) {
     const int present = e.index > 0 ? 8 : 4;
     Pair rows[8];
@@ -132,14 +134,14 @@ FATHOM_DEVICE void fused_block(const CompressArgs& a, float* row) {
 
 /// Pools 64 channels of an entry into pooled [entries][h]. Grid (h / 64, entries). A warp takes every 8th sample.
 FATHOM_DEVICE void pool_block(const CompressArgs& a, float* pooled, float* shared) {
-  device::let_next_kernel_start();
   device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
   const CompressEntry e = a.entries(device::block_y());
   if (e.slot < 0) return;
   const Segment s = a.segments(e.segment);
   const int lane = device::lane_index(), warp = device::warp_index();
   const int samples = a.ratio == 4 ? (e.index > 0 ? 8 : 4) : 128;
-  const int64_t channel = int64_t{device::block_x()} * kPoolChannels + 2 * lane;
+  const int32_t channel = device::block_x() * kPoolChannels + 2 * lane;
   constexpr int kRows = 128 / kWarps;
   Pair rows[kRows];
   const int present = warp < samples ? (samples - warp + kWarps - 1) / kWarps : 0;
@@ -170,8 +172,8 @@ FATHOM_DEVICE void pool_block(const CompressArgs& a, float* pooled, float* share
 
 /// Finishes pooled rows and keeps the state. Grid (entries / kWarps + segments * kStateStripes).
 FATHOM_DEVICE void finish_block(const CompressArgs& a, const float* pooled) {
-  device::let_next_kernel_start();
   device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
   const int64_t entries = a.entries.size[0], groups = (entries + kWarps - 1) / kWarps;
   const int64_t block = device::block_x();
   if (block >= groups) {

@@ -14,7 +14,9 @@ struct LaunchShape {
   dim3 grid;
   int threads;
   size_t shared_bytes = 0;
-  bool early = false;  // starts while the previous kernel of the stream ends: it must call wait_for_previous_kernel()
+  /// Starts while the previous kernel of the stream ends: it must call wait_for_previous_kernel(), and only then
+  /// let_next_kernel_start(), so that whoever starts early can rely on everything older than its predecessor.
+  bool early = false;
 };
 
 inline void check(const char* op, const char* what, cudaError_t code) {

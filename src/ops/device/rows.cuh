@@ -51,16 +51,23 @@ FATHOM_DEVICE float largest(const float (&v)[kCount]) {
   return most;
 }
 
-/// RMSNorm of the row that a warp holds, kCount channels a lane, rounded to bf16.
+/// This lane's channels of a row of bf16 values at a multiple of 16 bytes.
+FATHOM_DEVICE void load_lane(const bf16* row, float (&v)[16]) {
+  load_8(row + 16 * lane_index(), v), load_8(row + 16 * lane_index() + 8, v + 8);
+}
+FATHOM_DEVICE void load_lane(const bf16* row, float (&v)[4]) {
+  load_4(row + 4 * lane_index(), v);
+}
+
+/// RMSNorm of the row that a warp holds, kCount channels a lane, with weights w; rounded to bf16.
 template <int kCount>
-FATHOM_DEVICE void warp_rmsnorm(float (&v)[kCount], const bf16* weight, float eps) {
-  Sum squares;
+FATHOM_DEVICE void warp_rmsnorm(float (&v)[kCount], const float (&w)[kCount], float eps) {
+  double squares = 0;
   FATHOM_UNROLL
-  for (int i = 0; i < kCount; ++i) accumulate(squares, v[i] * v[i]);  // squares of bf16 values are exact
+  for (int i = 0; i < kCount; ++i) squares += static_cast<double>(v[i] * v[i]);  // squares of bf16 values are exact
   const float factor = rms_factor(warp_sum(squares), 32 * kCount, eps);
   FATHOM_UNROLL
-  for (int i = 0; i < kCount; ++i)
-    v[i] = round_bf16(multiply(multiply(v[i], factor), to_float(weight[lane_index() * kCount + i])));
+  for (int i = 0; i < kCount; ++i) v[i] = round_bf16(multiply(multiply(v[i], factor), w[i]));
 }
 
 /// RoPE of the last 64 channels of the row that a warp holds, kCount channels a lane.
@@ -77,12 +84,14 @@ FATHOM_DEVICE void warp_rope(float (&v)[kCount], Turn mine) {
 }
 
 /// Quantises and writes the KV row that a warp holds.
-FATHOM_DEVICE void write_kv_row(const KvPool& pool, RowFormat format, int64_t slot, const float (&v)[16]) {
+FATHOM_DEVICE void write_kv_row(const KvPool& pool, RowFormat format, uint32_t slot, const float (&v)[16]) {
   const int lane = lane_index();
   const bool nope = lane < kNopeDim / 16;
   const e8m0 scale = e4m3_scale(group_max(largest(v), kKvGroup / 16));
   const float inverse = reciprocal(scale);
-  std::byte* data = pool.row_data(format, slot);
+  const uint32_t rows = static_cast<uint32_t>(pool.page_rows), page = slot / rows, row = slot - page * rows;
+  std::byte* start = pool.data + page * pool.stride;
+  std::byte* data = start + int64_t{row} * (format == RowFormat::bf16 ? 2 * kHeadDim : kV4DataBytes);
   if (format == RowFormat::bf16) {
     float out[16];
     FATHOM_UNROLL
@@ -101,7 +110,8 @@ FATHOM_DEVICE void write_kv_row(const KvPool& pool, RowFormat format, int64_t sl
     store_8(to, v), store_8(to + 8, v + 8);
   }
   if (lane % 4 == 0)  // lane 28 writes the pad byte
-    pool.row_scales(slot)[lane / 4] = static_cast<std::byte>(nope ? scale.bits : 0);
+    start[int64_t{rows} * kV4DataBytes + row * kV4ScaleBytes + lane / 4] =
+        static_cast<std::byte>(nope ? scale.bits : 0);
 }
 
 /// Hadamard transform of the 128 channels that a warp holds, times 128^-0.5, rounded to bf16.

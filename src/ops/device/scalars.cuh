@@ -23,6 +23,10 @@ inline float add(float a, float b) {
 inline float reciprocal_fast(float x) {
   return 1.0f / x;
 }
+inline double shuffle_xor(double v, int mask) {
+  const auto word = std::bit_cast<uint64_t>(v);
+  return std::bit_cast<double>(emulator::exchange(&word, 1)[thread_index() % 32 ^ mask][0]);
+}
 inline uint32_t atomic_add(uint32_t* p, uint32_t v) {
   const uint32_t old = *p;
   *p += v;
@@ -58,9 +62,14 @@ FATHOM_DEVICE float multiply(float a, float b) {
 FATHOM_DEVICE float add(float a, float b) {
   return __fadd_rn(a, b);
 }
-/// 1 / x to 1 ulp, x normal.
+/// 1 / x to 1 ulp, x normal; one instruction, where the rounded reciprocal would branch.
 FATHOM_DEVICE float reciprocal_fast(float x) {
-  return __frcp_rn(x);
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+FATHOM_DEVICE double shuffle_xor(double v, int mask) {
+  return __shfl_xor_sync(0xFFFFFFFFu, v, mask);
 }
 /// Of shared or global memory.
 FATHOM_DEVICE uint32_t atomic_add(uint32_t* p, uint32_t v) {
@@ -114,6 +123,10 @@ FATHOM_DEVICE void accumulate_product(Sum& s, float a, float b) {
   accumulate(s, p);
   s.low = add(s.low, fmaf(a, b, -p));
 }
+FATHOM_DEVICE float value(Sum s) {
+  return add(s.high, s.low);
+}
+
 /// Symmetric: both sides of an exchange get the same bits.
 FATHOM_DEVICE Sum merged(Sum a, Sum b) {
   const float low = add(a.low, b.low);
@@ -122,12 +135,16 @@ FATHOM_DEVICE Sum merged(Sum a, Sum b) {
   s.low = add(low, s.low);
   return s;
 }
-FATHOM_DEVICE float value(Sum s) {
-  return add(s.high, s.low);
-}
 FATHOM_DEVICE Sum warp_sum(Sum s) {
   FATHOM_UNROLL
   for (int mask = 16; mask > 0; mask /= 2) s = merged(s, {shuffle_xor(s.high, mask), shuffle_xor(s.low, mask)});
+  return s;
+}
+
+/// Sum over the lanes of a warp, the same bits in each. fp64: few values, and a short chain of dependent steps.
+FATHOM_DEVICE double warp_sum(double s) {
+  FATHOM_UNROLL
+  for (int mask = 16; mask > 0; mask /= 2) s += shuffle_xor(s, mask);
   return s;
 }
 /// The largest of groups of `lanes` neighbouring lanes, a power of two.
@@ -140,6 +157,9 @@ FATHOM_DEVICE float group_max(float v, int lanes) {
 }
 
 /// 1 / sqrt(sum / n + eps), each step rounded.
+FATHOM_DEVICE float rms_factor(double squares, int n, float eps) {
+  return 1.0f / sqrtf(add(static_cast<float>(squares) / static_cast<float>(n), eps));
+}
 FATHOM_DEVICE float rms_factor(Sum squares, int n, float eps) {
   return 1.0f / sqrtf(add(value(squares) / static_cast<float>(n), eps));
 }

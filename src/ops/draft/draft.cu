@@ -12,7 +12,7 @@ __global__ void __launch_bounds__(draft::kThreads) markov_rows(const __grid_cons
 }
 __global__ void __launch_bounds__(draft::kThreads)
     markov_add(const __grid_constant__ MarkovArgs a, const float* product) {
-  __shared__ float shared[2 * draft::kThreads / 32];
+  __shared__ double shared[draft::kThreads / 32];
   draft::add_block(a, product, shared);
 }
 

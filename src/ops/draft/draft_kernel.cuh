@@ -10,8 +10,8 @@ inline constexpr int kThreads = 128, kBlockChannels = 8 * kThreads;
 
 /// Grid (parts of kBlockChannels channels, tokens). The sum is taken in stream order.
 FATHOM_DEVICE void mean_block(const StreamMeanArgs& a) {
-  device::let_next_kernel_start();
   device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
   const int64_t channel = (int64_t{device::block_x()} * kThreads + device::thread_index()) * 8, t = device::block_y();
   const int64_t streams = a.streams.size[1];
   if (channel >= a.streams.size[2]) return;
@@ -30,6 +30,7 @@ FATHOM_DEVICE void mean_block(const StreamMeanArgs& a) {
 /// Rows of w1 side by side. Grid (B).
 FATHOM_DEVICE void gather_block(const MarkovArgs& a, bf16* rows) {
   device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
   const int64_t b = device::block_x(), rank = a.w1.size[1];
   for (int64_t i = 8 * device::thread_index(); i < rank; i += kBlockChannels)
     *reinterpret_cast<device::Words4*>(rows + b * rank + i) =
@@ -37,8 +38,9 @@ FATHOM_DEVICE void gather_block(const MarkovArgs& a, bf16* rows) {
 }
 
 /// logits += product; the last block column of a row computes the confidence instead. Grid (parts + 1, B).
-FATHOM_DEVICE void add_block(const MarkovArgs& a, const float* product, float* shared) {
+FATHOM_DEVICE void add_block(const MarkovArgs& a, const float* product, double* shared) {
   device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
   const int64_t b = device::block_y(), vocabulary = a.logits.size[1];
   if (device::block_x() + 1 < device::grid_x()) {
     const int64_t v = int64_t{device::block_x()} * kThreads + device::thread_index();
@@ -47,17 +49,16 @@ FATHOM_DEVICE void add_block(const MarkovArgs& a, const float* product, float* s
   }
   const int64_t d = a.hidden.size[1], rank = a.w1.size[1];
   const bf16* e = &a.w1(a.token(b), 0);
-  device::Sum sum;
+  double sum = 0;
   for (int64_t i = device::thread_index(); i < d + rank; i += kThreads)
-    device::accumulate(sum, to_float(i < d ? a.hidden(b, i) : e[i - d]) * to_float(a.confidence(i)));
+    sum += double{to_float(i < d ? a.hidden(b, i) : e[i - d]) * to_float(a.confidence(i))};
   sum = device::warp_sum(sum);
-  if (device::lane_index() == 0)
-    shared[2 * device::warp_index()] = sum.high, shared[2 * device::warp_index() + 1] = sum.low;
+  if (device::lane_index() == 0) shared[device::warp_index()] = sum;
   device::sync_block();
   if (device::thread_index() != 0) return;
-  device::Sum total;
-  for (int w = 0; w < kThreads / 32; ++w) total = device::merged(total, {shared[2 * w], shared[2 * w + 1]});
-  a.confidence_logit(b) = device::value(total);
+  double total = 0;
+  for (int w = 0; w < kThreads / 32; ++w) total += shared[w];
+  a.confidence_logit(b) = static_cast<float>(total);
 }
 
 }  // namespace fathom::ops::draft

@@ -11,8 +11,8 @@ inline constexpr int kBlockChannels = kThreads * 8;
 
 /// Grid (parts of kBlockChannels channels, tokens).
 FATHOM_DEVICE void embed_block(const EmbedArgs& a) {
-  device::let_next_kernel_start();
   device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
   const int64_t channel = (int64_t{device::block_x()} * kThreads + device::thread_index()) * 8, t = device::block_y();
   if (channel >= a.streams.size[2]) return;
   const auto row = *reinterpret_cast<const device::Words4*>(&a.table(a.ids(t), channel));

@@ -27,17 +27,15 @@ void index_select_sm80(const IndexSelectArgs& a, const Launch& l) {
   constexpr int64_t kPatience = 6000;  // cycles: about the time a block's scan differs from another's
   Params p;
   p.a = a, p.splits = splits_for(a, l.device), p.patience = kPatience;
-  const Workspace w = workspace_for(a, p.splits);
+  const Workspace w = workspace_for(a, l.device);
   if (p.splits > 1) {
     auto* base = static_cast<std::byte*>(l.workspace);
     p.exchange = reinterpret_cast<Exchange*>(base);
     p.counts = reinterpret_cast<uint32_t*>(base + w.counts_at);
     p.candidates = reinterpret_cast<Candidate*>(base + w.candidates_at);
-    device::check("index_select", "clearing of the workspace",
-                  cudaMemsetAsync(base, 0, w.exchange_bytes, static_cast<cudaStream_t>(l.stream)));
   }
   const dim3 grid(static_cast<unsigned>(p.splits), static_cast<unsigned>(a.q.size[0]));
-  device::launch("index_select", select_entries, {grid, kThreads, 0, false}, l.stream, p);
+  device::launch("index_select", select_entries, {grid, kThreads, 0, l.device.compute_capability >= 90}, l.stream, p);
 }
 
 }  // namespace fathom::ops

@@ -1,5 +1,6 @@
-// The variants of index_query and index_select. sm80 takes up to 64 heads and a topk of up to 1024, and rows of q at
-// multiples of 8 bytes.
+// The variants of index_query and index_select. sm80 takes up to 64 heads and a topk of up to 1024, rows of q at
+// multiples of 8 bytes, and codes of queries and keys at multiples of 4. The workspace of index_select must be zeroed
+// once before its first use and then belong to this op and one stream.
 #include "ops/index_select/index_select.h"
 
 #ifdef FATHOM_HAVE_CUDA
@@ -27,11 +28,12 @@ bool query_sm80_can_run(const IndexQueryArgs& a, const DeviceInfo& d) {
 
 bool select_sm80_can_run(const IndexSelectArgs& a, const DeviceInfo& d) {
   return d.backend == Backend::cuda && d.compute_capability >= 80 && a.q.size[1] <= index_select::kMostHeads &&
-         a.topk >= 1 && a.topk <= index_select::kMostTopk && a.keys.stride % 4 == 0 && a.q.size[0] < 65536;
+         a.topk >= 1 && a.topk <= index_select::kMostTopk && a.keys.stride % 4 == 0 && a.q.stride[0] % 4 == 0 &&
+         a.q.stride[1] % 4 == 0 && a.q.size[0] < 65536;
 }
 
 size_t select_sm80_workspace(const IndexSelectArgs& a, const DeviceInfo& d) {
-  return index_select::workspace_for(a, index_select::splits_for(a, d)).total;
+  return index_select::workspace_for(a, d).total;
 }
 
 }  // namespace

@@ -10,11 +10,11 @@ inline constexpr int kWarps = 4;
 
 /// Grid (groups of kWarps heads, tokens).
 FATHOM_DEVICE void query_block(const IndexQueryArgs& a) {
-  device::let_next_kernel_start();
   const int lane = device::lane_index(), t = device::block_y();
   const int64_t head = int64_t{device::block_x()} * kWarps + device::warp_index();
   const float frequency = a.rope_freq(lane);
   device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
   if (head >= a.q.size[1]) return;  // the same for a whole warp
   float v[4];
   device::load_4(&a.q(t, head, 4 * lane), v);

@@ -49,10 +49,7 @@ FATHOM_DEVICE void load_queries(const IndexSelectArgs& a, int64_t t, Shared& sha
     const int head = i / 16, group = i / 4 % 4, word = i % 4;
     uint32_t pair[4] = {};
     if (head < heads) {
-      const auto* codes = reinterpret_cast<const uint8_t*>(&a.q(t, head, 0)) + 16 * group + 4 * word;
-      uint32_t w = 0;
-      for (int k = 0; k < 4; ++k) w |= static_cast<uint32_t>(codes[k]) << 8 * k;
-      spread_codes(w, pair);
+      spread_codes(reinterpret_cast<const uint32_t*>(&a.q(t, head, 0))[4 * group + word], pair);
       const uint32_t one = power_pair(253), two = power_pair(a.q_scale(t, head, group).bits + 63);
       FATHOM_UNROLL
       for (int k = 0; k < 4; ++k) pair[k] = device::multiply_bf16x2(device::multiply_bf16x2(pair[k], one), two);
@@ -69,15 +66,17 @@ struct Keys {
   const int32_t* pages;
   int64_t stride;
   int32_t page_rows, visible;
-  bool aligned;  // codes can be loaded 16 bytes at a time
 };
 
 FATHOM_DEVICE Keys keys_of(const IndexSelectArgs& a, int64_t t) {
   Keys k;
   k.data = a.keys.data, k.stride = a.keys.stride, k.page_rows = a.keys.page_rows;
   k.pages = &a.pages(a.sequence(t), 0), k.visible = a.visible(t);
-  k.aligned = ((reinterpret_cast<uintptr_t>(k.data) | static_cast<uintptr_t>(k.stride)) & 15) == 0;
   return k;
+}
+/// Whether codes can be loaded 16 bytes at a time.
+FATHOM_DEVICE bool is_aligned(const Keys& k) {
+  return ((reinterpret_cast<uintptr_t>(k.data) | static_cast<uintptr_t>(k.stride)) & 15) == 0;
 }
 FATHOM_DEVICE int32_t slot_of(const Keys& k, int32_t entry) {
   const int32_t page = entry / k.page_rows;
@@ -86,32 +85,34 @@ FATHOM_DEVICE int32_t slot_of(const Keys& k, int32_t entry) {
 
 /// What a lane holds of the 32 entries of a tile: row g + 8 r (r = 0..3), group t.
 struct Tile {
-  uint32_t code[4][4];
-  uint32_t scale;  // byte r: of row g + 8 r
+  device::Words4 code[4];
+  uint32_t scale[4];
 };
 
-/// Entries [first, first + 32), those past the last replaced by it.
+/// Entries [first, first + 32), those past the last replaced by it. Nothing here waits for the rows.
+template <bool kAligned>
 FATHOM_DEVICE void load_tile(const Keys& k, int32_t first, Tile& tile) {
   const int lane = device::lane_index(), g = lane / 4, t = lane % 4;
   const int32_t entry = first + lane < k.visible ? first + lane : k.visible - 1;
   const int32_t page = entry / k.page_rows, row = entry - page * k.page_rows;
   const int32_t number = k.pages[page];
-  tile.scale = 0;
+  const std::byte* base[4];
+  int in_page[4];
   FATHOM_UNROLL
   for (int r = 0; r < 4; ++r) {
-    const std::byte* base = k.data + device::shuffle_int(number, g + 8 * r) * k.stride;
-    const int in_page = device::shuffle_int(row, g + 8 * r);
-    const std::byte* codes = base + in_page * kIndexCodeBytes + 16 * t;
-    if (k.aligned) {
-      const auto w = *reinterpret_cast<const device::Words4*>(codes);
-      FATHOM_UNROLL
-      for (int i = 0; i < 4; ++i) tile.code[r][i] = w.word[i];
+    base[r] = k.data + device::shuffle_int(number, g + 8 * r) * k.stride;
+    in_page[r] = device::shuffle_int(row, g + 8 * r);
+  }
+  FATHOM_UNROLL
+  for (int r = 0; r < 4; ++r) {
+    const std::byte* codes = base[r] + in_page[r] * kIndexCodeBytes + 16 * t;
+    if constexpr (kAligned) {
+      tile.code[r] = *reinterpret_cast<const device::Words4*>(codes);
     } else {
       FATHOM_UNROLL
-      for (int i = 0; i < 4; ++i) tile.code[r][i] = *reinterpret_cast<const uint32_t*>(codes + 4 * i);
+      for (int i = 0; i < 4; ++i) tile.code[r].word[i] = *reinterpret_cast<const uint32_t*>(codes + 4 * i);
     }
-    const auto scale = base[int64_t{k.page_rows} * kIndexCodeBytes + in_page * kIndexScaleBytes + t];
-    tile.scale |= static_cast<uint32_t>(scale) << 8 * r;
+    tile.scale[r] = static_cast<uint32_t>(base[r][k.page_rows * kIndexCodeBytes + in_page[r] * kIndexScaleBytes + t]);
   }
 }
 
@@ -127,11 +128,11 @@ using Rows = uint32_t[2][8][4];
 FATHOM_DEVICE void spread_tile(const Tile& tile, Rows& a) {
   FATHOM_UNROLL
   for (int r = 0; r < 4; ++r) {
-    const uint32_t factor = power_pair(static_cast<int>(tile.scale >> 8 * r & 255) + 63);
+    const uint32_t factor = power_pair(static_cast<int>(tile.scale[r]) + 63);
     FATHOM_UNROLL
     for (int w = 0; w < 4; ++w) {
       uint32_t pair[4];
-      spread_codes(tile.code[r][w], pair);
+      spread_codes(tile.code[r].word[w], pair);
       FATHOM_UNROLL
       for (int i = 0; i < 4; ++i) a[r / 2][2 * w + i / 2][r % 2 + i % 2 * 2] = device::multiply_bf16x2(pair[i], factor);
     }

@@ -4,7 +4,7 @@
 // buffer is cut to its best k (ties: the earlier entry), whose smallest key later entries must exceed; so memory does
 // not grow with the context. Blocks that share a token add their candidates to common bins; what lies below the bin
 // that holds the k-th candidate cannot be chosen and is dropped, also while some blocks have not counted yet. The last
-// block to finish chooses exactly among the few that are left.
+// block to finish chooses exactly among the few that are left. For few entries the bins cost more than they save.
 #pragma once
 
 #include "ops/index_select/score_kernel.cuh"
@@ -143,6 +143,7 @@ FATHOM_DEVICE int append(int count, uint32_t least, int32_t first, int32_t end, 
 }
 
 /// Scores entries [begin, end); returns how many candidates, at most k, are in the buffer.
+template <bool kAligned>
 FATHOM_DEVICE int scan(const Params& p, const Keys& keys, int32_t begin, int32_t end, Shared& shared) {
   const int lane = device::lane_index(), warp = device::warp_index(), k = p.a.topk;
   const int head_tiles = (static_cast<int>(p.a.q.size[1]) + 15) / 16 * 2;
@@ -150,12 +151,12 @@ FATHOM_DEVICE int scan(const Params& p, const Keys& keys, int32_t begin, int32_t
   uint32_t least = 0;
   Tile tile;
   int32_t mine = begin + warp * kWarpKeys;
-  if (mine < end) load_tile(keys, mine, tile);
+  if (mine < end) load_tile<kAligned>(keys, mine, tile);
   for (int32_t first = begin; first < end; first += kChunkKeys, mine += kChunkKeys) {
     if (mine < end) {  // the same for a whole warp
       Rows rows;
       spread_tile(tile, rows);
-      if (mine + kChunkKeys < end) load_tile(keys, mine + kChunkKeys, tile);  // in flight during the products
+      if (mine + kChunkKeys < end) load_tile<kAligned>(keys, mine + kChunkKeys, tile);  // in flight during the products
       const uint32_t key = score_rows(rows, head_tiles, shared);
       shared.chunk[warp * kWarpKeys + lane % 4 * 8 + lane / 4] = static_cast<uint16_t>(key);
     }
@@ -180,7 +181,7 @@ FATHOM_DEVICE int list_of(const uint32_t* prefix, int splits, uint32_t i) {
   return low;
 }
 
-inline constexpr int kAtOnce = 4;  // candidates a thread loads before it uses them
+inline constexpr int kAtOnce = 8;  // candidates a thread loads before it uses them
 
 /// Candidates base + 256 j + thread of all lists, j < kAtOnce; key 0 and entry ~0 past the end.
 FATHOM_DEVICE void load_candidates(const Params& p, int64_t t, uint32_t base, uint32_t total, const Shared& shared,
@@ -196,37 +197,60 @@ FATHOM_DEVICE void load_candidates(const Params& p, int64_t t, uint32_t base, ui
   }
 }
 
-/// The last block: chooses among all candidates of the token.
-FATHOM_DEVICE void choose(const Params& p, int64_t t, const Keys& keys, Shared& shared) {
+/// Prefix sums of the lists' lengths, which thread i < splits put into prefix[i + 1], by one warp, 32 at a time.
+FATHOM_DEVICE void sum_lengths(int splits, Shared& shared) {
+  const int lane = device::lane_index();
+  uint32_t before = 0;
+  for (int base = 0; base < splits; base += 32) {
+    const int i = base + lane;
+    int sum = i < splits ? static_cast<int>(shared.prefix[i + 1]) : 0;
+    FATHOM_UNROLL
+    for (int step = 1; step < 32; step *= 2) {
+      const int other = device::shuffle_int(sum, (lane - step) & 31);
+      if (lane >= step) sum += other;
+    }
+    if (i < splits) shared.prefix[i + 1] = before + static_cast<uint32_t>(sum);
+    before += static_cast<uint32_t>(device::shuffle_int(sum, 31));
+  }
+  if (lane == 0) shared.prefix[0] = 0;
+}
+
+/// The last block: chooses among all candidates of the token and leaves the exchange as it was. `few`: nobody counted
+/// into the common bins.
+FATHOM_DEVICE void choose(const Params& p, int64_t t, const Keys& keys, bool few, Shared& shared) {
   const auto k = static_cast<uint32_t>(p.a.topk);
-  uint32_t own[8];
-  FATHOM_UNROLL
-  for (int i = 0; i < 8; ++i) own[i] = device::load_l2(&p.exchange[t].bins[8 * device::thread_index() + i]);
+  Exchange& e = p.exchange[t];
   for (int i = device::thread_index(); i < p.splits; i += kThreads)
     shared.prefix[i + 1] = device::load_l2(&p.counts[t * p.splits + i]);
   clear(shared.fine, kFine);
-  find_bin(own, k, shared);
-  if (device::warp_index() == 0) {  // prefix sums, 32 lists at a time
-    const int lane = device::lane_index();
-    uint32_t before = 0;
-    for (int base = 0; base < p.splits; base += 32) {
-      const int i = base + lane;
-      int sum = i < p.splits ? static_cast<int>(shared.prefix[i + 1]) : 0;
-      FATHOM_UNROLL
-      for (int step = 1; step < 32; step *= 2) {
-        const int other = device::shuffle_int(sum, (lane - step) & 31);
-        if (lane >= step) sum += other;
-      }
-      if (i < p.splits) shared.prefix[i + 1] = before + static_cast<uint32_t>(sum);
-      before += static_cast<uint32_t>(device::shuffle_int(sum, 31));
-    }
-    if (lane == 0) shared.prefix[0] = 0;
-  }
+  if (few) clear(shared.bins, kBins);
+  device::sync_block();
+  if (device::warp_index() == 0) sum_lengths(p.splits, shared);
   device::sync_block();
   const uint32_t total = shared.prefix[p.splits];
   Candidate c[kAtOnce];
+  uint32_t own[8];
+  if (few) {
+    for (uint32_t base = 0; base < total; base += kAtOnce * kThreads) {
+      load_candidates(p, t, base, total, shared, c);
+      FATHOM_UNROLL
+      for (int j = 0; j < kAtOnce; ++j)
+        if (c[j].entry != ~0u) device::atomic_add(&shared.bins[c[j].key >> kFineBits], 1u);
+    }
+    device::sync_block();
+    own_bins(shared.bins, own);
+  } else {
+    FATHOM_UNROLL
+    for (int i = 0; i < 8; ++i) {
+      uint32_t& bin = e.bins[8 * device::thread_index() + i];
+      own[i] = device::load_l2(&bin), bin = 0;
+    }
+  }
+  if (device::thread_index() == 0) e.counted = e.written = 0;
+  find_bin(own, k, shared);
+  const bool at_once = few && total <= kAtOnce * kThreads;  // c holds all
   for (uint32_t base = 0; base < total; base += kAtOnce * kThreads) {
-    load_candidates(p, t, base, total, shared, c);
+    if (!at_once) load_candidates(p, t, base, total, shared, c);
     FATHOM_UNROLL
     for (int j = 0; j < kAtOnce; ++j)
       if (c[j].entry != ~0u && c[j].key >> kFineBits == shared.found[0])
@@ -239,6 +263,7 @@ FATHOM_DEVICE void choose(const Params& p, int64_t t, const Keys& keys, Shared& 
     if (total > kAtOnce * kThreads) load_candidates(p, t, base, total, shared, c);
     FATHOM_UNROLL
     for (int j = 0; j < kAtOnce; ++j) {
+      if (base + static_cast<uint32_t>(j * kThreads) >= total) break;
       const int to = place(so_far, c[j].key, c[j].entry != ~0u, limit, shared);
       if (to >= 0) p.a.index(t, to) = slot_of(keys, static_cast<int32_t>(c[j].entry));
     }
@@ -291,8 +316,8 @@ FATHOM_DEVICE bool write_candidates(const Params& p, int64_t t, int split, int c
 
 /// Grid (splits, tokens).
 FATHOM_DEVICE void select_block(const Params& p, Shared& shared) {
-  device::let_next_kernel_start();
   device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
   const int split = device::block_x(), thread = device::thread_index();
   const int64_t t = device::block_y();
   const Keys keys = keys_of(p.a, t);
@@ -308,14 +333,16 @@ FATHOM_DEVICE void select_block(const Params& p, Shared& shared) {
   const int32_t begin = bound(int64_t{each} * split), end = bound(int64_t{each} * (split + 1));
   if (begin < end) load_queries(p.a, t, shared);
   device::sync_block();
-  const int count = scan(p, keys, begin, end, shared);
+  const int count =
+      is_aligned(keys) ? scan<true>(p, keys, begin, end, shared) : scan<false>(p, keys, begin, end, shared);
   if (p.splits == 1) {
     for (int i = thread; i < k; i += kThreads)
       p.a.index(t, i) = slot_of(keys, static_cast<int32_t>(shared.buffer_entry[i]));
     return;
   }
-  const uint32_t bin = exchange_counts(p, t, count, shared);
-  if (write_candidates(p, t, split, count, bin, shared)) choose(p, t, keys, shared);
+  const bool few = keys.visible <= kFewEntries;
+  const uint32_t bin = few ? 0 : exchange_counts(p, t, count, shared);
+  if (write_candidates(p, t, split, count, bin, shared)) choose(p, t, keys, few, shared);
 }
 
 }  // namespace fathom::ops::index_select

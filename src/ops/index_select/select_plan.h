@@ -11,6 +11,7 @@ inline constexpr int kThreads = 256, kWarps = kThreads / 32;
 inline constexpr int kWarpKeys = 32, kChunkKeys = kWarps * kWarpKeys;
 inline constexpr int kMostHeads = 64, kMostTopk = 1024, kMostSplits = 512;
 inline constexpr int kBufferKeys = 2048;
+inline constexpr int kFewEntries = 4096;  // of a token, up to which blocks do not count into common bins
 /// A key is 16 bits of score in rising order. Its upper 11 bits are its bin, the lower 5 its place in the bin.
 inline constexpr int kFineBits = 5, kFine = 1 << kFineBits, kBins = 1 << (16 - kFineBits);
 
@@ -19,7 +20,7 @@ struct Candidate {
   uint32_t key, entry;
 };
 
-/// Scratch of one token where several blocks share its entries. Zero at launch.
+/// Scratch of one token where several blocks share its entries. Zero at launch, and left so.
 struct alignas(16) Exchange {
   uint32_t bins[kBins];  // candidates by bin, of the blocks that have counted theirs
   uint32_t counted;      // blocks that have
@@ -37,11 +38,13 @@ struct Params {
 };
 
 struct Workspace {
-  size_t exchange_bytes = 0, counts_at = 0, candidates_at = 0, total = 0;
+  size_t counts_at = 0, candidates_at = 0, total = 0;
 };
 
-/// Blocks that share a token's entries: from static bounds and the device alone.
+/// Blocks that share a token's entries: from static bounds and the device alone. More than one for at most
+/// most_shared() tokens.
 int splits_for(const IndexSelectArgs& a, const DeviceInfo& d);
-Workspace workspace_for(const IndexSelectArgs& a, int splits);
+int64_t most_shared(const DeviceInfo& d);
+Workspace workspace_for(const IndexSelectArgs& a, const DeviceInfo& d);
 
 }  // namespace fathom::ops::index_select

@@ -10,25 +10,25 @@ inline constexpr int kWarps = 4;
 
 /// The factor of a head whose 16 channels a lane are v.
 FATHOM_DEVICE float head_factor(const float (&v)[16], float eps, bool bf16_steps) {
-  device::Sum squares;
+  double squares = 0;
   FATHOM_UNROLL
   for (int i = 0; i < 16; ++i) {
     const float square = v[i] * v[i];  // exact
-    device::accumulate(squares, bf16_steps ? round_bf16(square) : square);
+    squares += static_cast<double>(bf16_steps ? round_bf16(square) : square);
   }
   squares = device::warp_sum(squares);
   if (!bf16_steps) return device::rms_factor(squares, kHeadDim, eps);
-  const float mean = round_bf16(device::value(squares) / kHeadDim);
+  const float mean = round_bf16(static_cast<float>(squares / kHeadDim));
   return round_bf16(1.0f / sqrtf(round_bf16(device::add(mean, eps))));
 }
 
 /// Grid (groups of kWarps heads, tokens).
 FATHOM_DEVICE void query_block(const QueryArgs& a) {
-  device::let_next_kernel_start();
   const int lane = device::lane_index(), t = device::block_y();
   const int64_t head = int64_t{device::block_x()} * kWarps + device::warp_index();
   const float frequency = a.rope_freq(lane);
   device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
   if (head >= a.q.size[1]) return;  // the same for a whole warp
   bf16* q = &a.q(t, head, 16 * lane);
   float v[16];

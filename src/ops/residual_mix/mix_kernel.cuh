@@ -72,7 +72,6 @@ FATHOM_DEVICE float scatter_sum(float (&v)[kCount]) {
 template <int kMixes>
 FATHOM_DEVICE void partial_block(const Params& p) {
   constexpr int kCount = kPitch<kMixes>;
-  device::let_next_kernel_start();
   const int lane = device::lane_index(), slice = device::block_x(), channel = slice * kSliceChannels + lane;
   const int64_t d = p.streams.size[2];
   float fn[kStreams][kMixes] = {};
@@ -82,6 +81,7 @@ FATHOM_DEVICE void partial_block(const Params& p) {
     for (int k = 0; k < kStreams; ++k) fn[k][m] = p.fn.data[m * p.fn.stride[0] + k * d + channel];
   }
   device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
   const int begin = device::block_y() * kBlockTokens,
             end = begin + kBlockTokens < p.tokens ? begin + kBlockTokens : p.tokens;
   int token = begin + device::warp_index();
@@ -111,7 +111,7 @@ FATHOM_DEVICE void partial_block(const Params& p) {
   }
 }
 
-/// The mixes of a token, factor included, in shared memory.
+/// The mixes of a token, factor included, in shared memory, and behind them the gates: 4 pre, 4 post.
 template <int kMixes>
 FATHOM_DEVICE void add_slices(const Params& p, int token, float* shared) {
   constexpr int kCount = kPitch<kMixes>, kRows = 32 / kCount;  // slices that a warp reads at once
@@ -132,7 +132,13 @@ FATHOM_DEVICE void add_slices(const Params& p, int token, float* shared) {
     for (int mask = kCount; mask < 32; mask *= 2) total += device::shuffle_xor(total, mask);
     const float squares = device::shuffle_from(total, kMixes);
     const float width = static_cast<float>(kStreams * p.streams.size[2]);
-    if (lane < kMixes) mixes[lane] = total * (1.0f / sqrtf(squares / width + p.rms_eps));
+    const float mix = total * (1.0f / sqrtf(squares / width + p.rms_eps));
+    if (lane < kMixes) mixes[lane] = mix;
+    const int which = lane / kStreams;  // 0: pre, 1: post
+    if (lane < kMixes && which < 2) {
+      const float v = device::sigmoid(device::add(device::multiply(mix, p.scale(which)), p.base(lane)));
+      mixes[32 + lane] = which == 0 ? device::add(v, p.hc_eps) : 2.0f * v;
+    }
   }
   device::sync_block();
 }
@@ -171,27 +177,20 @@ FATHOM_DEVICE void sinkhorn(const Params& p, const float* m, float* out) {
   for (int i = 0; i < 16; ++i) out[i] = c[i];
 }
 
-/// sigmoid of a mix and its gate's scale and base.
-FATHOM_DEVICE float gate(const Params& p, const float* mixes, int which, int i) {
-  const int at = kStreams * which + i;
-  return device::sigmoid(device::add(device::multiply(mixes[at], p.scale(which)), p.base(at)));
-}
-
 FATHOM_DEVICE void write_next(const Params& p, int token, const float* mixes) {
   const int thread = device::thread_index();
-  if (thread < kStreams) p.next_post(token, thread) = 2.0f * gate(p, mixes, 1, thread);
+  if (thread < kStreams) p.next_post(token, thread) = mixes[32 + kStreams + thread];
   if (thread == 32) sinkhorn(p, mixes + 2 * kStreams, &p.next_comb(token, 0, 0));
 }
 
-/// Sum over the block; `shared` has room for 2 * kFinishWarps values.
-FATHOM_DEVICE device::Sum block_sum(device::Sum s, float* shared) {
+/// Sum over the block; `shared` has room for kFinishWarps values.
+FATHOM_DEVICE double block_sum(double s, double* shared) {
   s = device::warp_sum(s);
-  if (device::lane_index() == 0)
-    shared[2 * device::warp_index()] = s.high, shared[2 * device::warp_index() + 1] = s.low;
+  if (device::lane_index() == 0) shared[device::warp_index()] = s;
   device::sync_block();
-  device::Sum total;
+  double total = shared[device::lane_index() % kFinishWarps];
   FATHOM_UNROLL
-  for (int w = 0; w < kFinishWarps; ++w) total = device::merged(total, {shared[2 * w], shared[2 * w + 1]});
+  for (int mask = kFinishWarps / 2; mask > 0; mask /= 2) total += device::shuffle_xor(total, mask);
   return total;
 }
 
@@ -210,13 +209,19 @@ FATHOM_DEVICE void mix_channels(const device::Words4 (&in)[kStreams], const floa
   }
 }
 
-inline constexpr int kFinishFloats = 32 * kFinishWarps + 32;
+inline constexpr int kFinishFloats = 32 * kFinishWarps + 64;
 
 /// kPieces: d <= kPieces * 8 * kFinishThreads.
 template <int kMixes, int kPieces>
 FATHOM_DEVICE void finish_block(const Params& p, float* shared) {
-  device::let_next_kernel_start();
+  device::Words4 norm[kPieces] = {};
+  FATHOM_UNROLL
+  for (int piece = 0; piece < kPieces; ++piece) {
+    const int64_t channel = 8 * (device::thread_index() + piece * kFinishThreads);
+    if (channel < p.streams.size[2]) norm[piece] = *reinterpret_cast<const device::Words4*>(&p.norm(channel));
+  }
   device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
   const int local = device::block_x(), token = p.first + local;
   const float* mixes = shared + 32 * kFinishWarps;
   if (device::block_y() == 1) {
@@ -235,26 +240,28 @@ FATHOM_DEVICE void finish_block(const Params& p, float* shared) {
   add_slices<kMixes>(p, local, shared);
   float pre[kStreams], h[kPieces][8];
   FATHOM_UNROLL
-  for (int k = 0; k < kStreams; ++k) pre[k] = device::add(gate(p, mixes, 0, k), p.hc_eps);
-  device::Sum squares;
+  for (int k = 0; k < kStreams; ++k) pre[k] = mixes[32 + k];
+  double squares = 0;
   FATHOM_UNROLL
   for (int piece = 0; piece < kPieces; ++piece) {
     mix_channels(in[piece], pre, h[piece]);
     FATHOM_UNROLL
-    for (int i = 0; i < 8; ++i) device::accumulate(squares, h[piece][i] * h[piece][i]);
+    for (int i = 0; i < 8; ++i) squares += static_cast<double>(h[piece][i] * h[piece][i]);
   }
-  const float factor = device::rms_factor(block_sum(squares, shared), static_cast<int>(d), p.rms_eps);
+  const float factor =
+      device::rms_factor(block_sum(squares, reinterpret_cast<double*>(shared)), static_cast<int>(d), p.rms_eps);
   FATHOM_UNROLL
   for (int piece = 0; piece < kPieces; ++piece) {
     const int64_t channel = 8 * (device::thread_index() + piece * kFinishThreads);
     const bool real = channel < d;
-    float v[8] = {};
-    if (real) {
-      if (p.mixed.data) device::store_8(&p.mixed(token, channel), h[piece]);
-      device::load_8(&p.norm(channel), v);
-    }
+    float v[8];
+    if (real && p.mixed.data) device::store_8(&p.mixed(token, channel), h[piece]);
     FATHOM_UNROLL
-    for (int i = 0; i < 8; ++i) v[i] = round_bf16(device::multiply(device::multiply(h[piece][i], factor), v[i]));
+    for (int i = 0; i < 8; ++i) {
+      const uint32_t word = norm[piece].word[i / 2];
+      const float weight = i % 2 ? device::high_half(word) : device::low_half(word);
+      v[i] = round_bf16(device::multiply(device::multiply(h[piece][i], factor), weight));
+    }
     if (real) device::store_8(&p.x(token, channel), v);
     if (!p.codes.data) continue;
     const e8m0 scale = e4m3_scale(device::group_max(device::largest(v), 16));

@@ -10,7 +10,7 @@ __global__ void __launch_bounds__(32 * kPartialWarps, 1) mix_partial(const __gri
 }
 template <int kMixes, int kPieces>
 __global__ void __launch_bounds__(kFinishThreads, 1) mix_finish(const __grid_constant__ Params p) {
-  __shared__ float shared[kFinishFloats];
+  __shared__ __align__(16) float shared[kFinishFloats];
   finish_block<kMixes, kPieces>(p, shared);
 }
 

@@ -52,8 +52,8 @@ FATHOM_DEVICE int choose_best(const RouteArgs& a, const float (&s)[kLaneExperts]
 
 /// Grid (tokens); one warp.
 FATHOM_DEVICE void route_block(const RouteArgs& a) {
-  device::let_next_kernel_start();
   device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
   const int lane = device::lane_index(), t = device::block_x(), k = static_cast<int>(a.expert.size[1]);
   const int experts = static_cast<int>(a.gate.size[0]);
   float s[kLaneExperts];
