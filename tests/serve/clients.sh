@@ -10,7 +10,8 @@ folder=$(mktemp -d) pid=
 stop() { [ -n "$pid" ] && kill -KILL "$pid" 2>/dev/null; rm -rf "$folder"; }
 trap stop EXIT
 start() {
-  "$fathom" serve "$model" --port "$1" --log-format json "$2" "$3" 2>"$folder/log" &
+  : >"$folder/log"  # not the one of the server before
+  "$fathom" serve "$model" --port "$1" --log-format json "$2" "$3" 2>>"$folder/log" &
   pid=$!
   for _ in $(seq 100); do
     port=$(sed -n 's/.*"url":"http:\/\/127.0.0.1:\([0-9]*\)".*/\1/p' "$folder/log")

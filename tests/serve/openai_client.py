@@ -1,5 +1,6 @@
 """The openai package against a running server: usage: openai_client.py URL KEY."""
 import concurrent.futures
+import json
 import sys
 
 import openai
@@ -77,6 +78,17 @@ response = client.chat.completions.with_raw_response.create(
     model="fairy", messages=MESSAGES, max_tokens=1, extra_body={"frobnicate": 1}, extra_headers={"x-request-id": "mine"})
 check("warning header", "frobnicate" in response.headers["x-fathom-warning"])
 check("request id", response.headers["x-request-id"] == "mine")
+
+SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength": 20}, "old": {"type": "boolean"}},
+          "required": ["name", "old"], "additionalProperties": False}
+structured = chat(max_tokens=200, response_format={"type": "json_schema", "json_schema": {
+    "name": "person", "schema": SCHEMA, "strict": True}})
+value = json.loads(structured.choices[0].message.content)
+check("structured output", set(value) == {"name", "old"} and isinstance(value["old"], bool), structured)
+for choice in ("required", {"type": "function", "function": {"name": "weather"}}):
+    call = chat(max_tokens=300, tools=TOOLS, tool_choice=choice, temperature=0).choices[0]
+    check("forced call", call.finish_reason == "tool_calls" and call.message.tool_calls[0].function.name == "weather"
+          and isinstance(json.loads(call.message.tool_calls[0].function.arguments), dict), call)
 
 stream = chat(stream=True, max_tokens=2000, extra_body={"ignore_eos": True})
 next(iter(stream))
