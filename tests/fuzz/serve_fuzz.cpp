@@ -95,6 +95,7 @@ struct FakeApi final : Api {
     config.eos_ids = {static_cast<int>(*tokenizer.added_id("<｜end▁of▁sentence｜>"))};
     config.bos_id = static_cast<int>(*tokenizer.added_id("<｜begin▁of▁sentence｜>"));
     m.tokenizer = &tokenizer, m.config = &config, m.names = {"fuzz"};
+    m.tokens = std::make_shared<const text::TokenTable>(tokenizer);
   }
   const ApiModel& model() const override { return m; }
   Service& service() override { return engine; }
