@@ -72,7 +72,7 @@ Gpu read_gpu(const Json& object, const std::string& place) {
   const Entry named(
       object, where,
       {"name", "aliases", "compute_capability", "sms", "memory", "bandwidth", "bf16", "fp8", "fp4", "link"});
-  g.compute_capability = static_cast<int>(named.number("compute_capability", 70, 999));
+  g.compute_capability = static_cast<int>(named.number("compute_capability", 0, 999));
   g.sm_count = static_cast<int>(named.number("sms", 1, 10000));
   g.memory = named.number("memory", 256, 1e8) * (1 << 20);
   g.bandwidth = named.number("bandwidth", 1, 1e6) * 1e9;
