@@ -154,6 +154,25 @@ void check_graphs(Trace& trace) {
                     counted(graph_launches, "graph launch", "graph launches"), counted(kernels, "kernel")));
 }
 
+/// Of the body of a while node, profilers record the first iteration only. What tells of such nodes are the kernels
+/// that set their conditions (XLA's, and those named after the runtime function).
+void check_conditional_graphs(Trace& trace) {
+  std::vector<bool> kernels(trace.names.size(), false);
+  for (const GpuEvent& e : trace.events) kernels[index(e.name)] = true;
+  for (size_t i = 0; i < kernels.size(); ++i) {
+    if (!kernels[i]) continue;
+    const std::string_view name = trace.names.text(static_cast<NameId>(i));
+    for (const std::string_view sign :
+         {"SetWhileCondition", "SetIfCondition", "SetCaseCondition", "GraphSetConditional", "set_conditional"})
+      if (name.find(sign) != std::string_view::npos) {
+        trace.import.notes.push_back(
+            "the program uses conditional graph nodes: profilers record only the first iteration of a loop in a graph, "
+            "so calls and time of its kernels may be too low");
+        return;
+      }
+  }
+}
+
 /// Large files that are mostly Python frames: what to record instead.
 void advise(Trace& trace) {
   uint64_t stacks = 0;
@@ -186,6 +205,7 @@ void finish_trace(Trace& trace) {
   }
   match_launches(trace);
   check_graphs(trace);
+  check_conditional_graphs(trace);
 }
 
 }  // namespace fathom::trace
