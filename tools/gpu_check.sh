@@ -4,7 +4,8 @@
 #   tools/gpu_check.sh pack [BUILD]   where it was built (BUILD: build/cuda): collects program, library and the shared
 #                                     libraries they need, stripped, into build/gpu_pack; carry that folder along
 #   tools/gpu_check.sh [FOLDER]       on the GPU machine: runs what lies in build/gpu_pack, prints a short table last;
-#                                     logs and JSON go to FOLDER (default $OUT, else build/gpu_check)
+#                                     logs and JSON go to FOLDER (default $OUT, else build/gpu_check); OPS=A,B checks
+#                                     only these operations
 #
 # Steps: every CUDA variant against its reference on random cases; timings, cold and warm, over batch sizes; the same
 # planned as other GPUs; compute-sanitizer memcheck and racecheck on a few small cases; the torch wrapper against float64.
@@ -35,7 +36,7 @@ make_pack() {
 
 case "${1-}" in
   pack) make_pack "${2-}"; exit ;;
-  -h | --help) sed -n '2,13s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
+  -h | --help) sed -n '2,14s/^# \{0,1\}//p' "${BASH_SOURCE[0]}"; exit ;;
 esac
 
 [ -f "$pack/pack.tar.gz" ] || die "$pack/pack.tar.gz is missing: run 'tools/gpu_check.sh pack' where it was built, carry $pack"
@@ -74,10 +75,14 @@ nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>
 "$fathom" kernels --json >"$out/list.json" || die "the program does not start here"
 # Operations that have CUDA variants, and the names of those: all, of attention, of the rest.
 read -r ops variants attention_variants others other_variants < <(python3 - "$out/list.json" <<'PYTHON'
-import json, sys
+import json, os, sys
 found = json.load(open(sys.argv[1]))
 cuda = {o["op"]: [v["name"] for v in o["variants"] if v["backend"] == "cuda"] for o in found["ops"]}
 cuda = {op: names for op, names in cuda.items() if names}
+if wanted := [op for op in os.environ.get("OPS", "").split(",") if op]:
+    if unknown := [op for op in wanted if op not in cuda]:
+        sys.exit(f"gpu_check: OPS names {unknown[0]}, which has no CUDA variant; known: {', '.join(cuda)}")
+    cuda = {op: cuda[op] for op in wanted}
 rest = {op: names for op, names in cuda.items() if op != "sparse_attention"}
 names = lambda ops: ",".join(dict.fromkeys(n for op in ops for n in ops[op])) or "-"
 print(",".join(cuda) or "-", names(cuda), ",".join(cuda.get("sparse_attention", [])) or "-", ",".join(rest) or "-", names(rest))

@@ -116,8 +116,8 @@ typedef struct fathom_sparse_attention_args {
  * others may divide its rows differently when the batch changes. */
 const char* fathom_sparse_attention_variant(int32_t i);
 
-/* Bytes of scratch memory that a call with these static shapes needs on this device (0: none): tokens, heads, most_rows,
- * format, strides and whether codes are wanted count, contents of index and length do not.
+/* Bytes of scratch memory that a call with these static shapes needs on this device (0: none): tokens, heads,
+ * most_rows, format, strides and whether codes are wanted count, contents of index and length do not.
  *
  * The memory must be 256-byte aligned. Fill it with zeros once, when it is allocated. After that it serves any sequence
  * of calls, of any shapes for which it is large enough: its first 128 KiB hold counters, each call leaves them fit for

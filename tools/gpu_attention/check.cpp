@@ -46,6 +46,8 @@ std::vector<Plan> plans_for(const SparseCaseShape& s, const ops::DeviceInfo& dev
   ops::SparseAttentionArgs a;
   a.q.size[0] = s.tokens, a.q.size[1] = s.heads, a.q.size[2] = 512;
   a.format = s.format;
+  e4m3 code;
+  if (s.codes) a.out_codes = View<e4m3, 3>(&code, s.tokens, s.heads, 512);
   const int32_t some = 0;
   if (s.window_most) a.window.index = View<const int32_t, 2>(&some, s.tokens, s.window_most);
   if (s.extra_most) a.extra.index = View<const int32_t, 2>(&some, s.tokens, s.extra_most);

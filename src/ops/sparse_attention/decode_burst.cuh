@@ -44,7 +44,7 @@ FATHOM_DEVICE RowPlace find_rows(const Params& p, const Place& at, int token, in
   };
   int slot = slot_of(all, guess);
   const RowCounts counts{clamp_length(p.window, token), clamp_length(p.extra, token)};
-  if (G::kMTiles > 1) load_query<G>(p, at, token, first_head, query);
+  if (G::kMTiles > 1) load_query<G>(p, at, token, first_head, 0, query);
   share = share_of_token(p, counts, G::kTileRows, splits, split);
   if (counts.window != all.window || counts.extra != all.extra) slot = slot_of(counts, share);
   const bool windowed = share.first_tile * G::kTileRows + row < counts.window;
@@ -357,14 +357,15 @@ FATHOM_DEVICE void burst_block(const Params& p, std::byte* shared_base) {
   device::let_next_kernel_start();
   const int token = device::block_z(), first_head = device::block_y() * G::kHeads;
 
-  // One m-tile of queries is asked for once the rows are on their way, more while their indices are.
+  // Queries are asked for once the rows are on their way; of several m-tiles a half while the indices are.
   RawQuery<G> raw;
   Share share;
   const RowPlace mine = find_rows<G>(p, place, token, first_head, raw, share);
   if (G::kCluster == 0 && static_cast<int>(device::block_x()) >= share.blocks) return;
   ask_for_sinks<G>(shared, p, first_head);
   gather_rows<G>(shared, p.q, place, mine);
-  if (G::kMTiles == 1) load_query<G>(p, place, token, first_head, raw);
+  if (G::kMTiles == 1) load_query<G>(p, place, token, first_head, 0, raw);
+  load_query<G>(p, place, token, first_head, 1, raw);
   if constexpr (G::kCluster > 0) {
     if (place.thread == 0) expect_messages<G>(shared, share.blocks);
   } else {

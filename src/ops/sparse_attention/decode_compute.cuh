@@ -62,34 +62,33 @@ struct Offsets {
   }
 };
 
-/// A warp's queries as they lie in memory: 64 channels of one head for a lane, 32 bytes of it.
+/// A warp's queries as they lie in memory: 64 channels of one head for a lane, 32 bytes of it; of each m-tile heads g
+/// (half 0) and g + 8.
 template <typename G>
 struct RawQuery {
   uint32_t word[G::kScoreMTiles][G::kGroupsPerWarp][2][8];
 };
 
 template <typename G>
-FATHOM_DEVICE void load_query(const Params& p, const Place& at, int token, int first_head, RawQuery<G>& query) {
+FATHOM_DEVICE void load_query(const Params& p, const Place& at, int token, int first_head, int half,
+                              RawQuery<G>& query) {
   const ScorePart<G> part(at.warp);
   FATHOM_UNROLL
   for (int m = 0; m < G::kScoreMTiles; ++m) {
     FATHOM_UNROLL
     for (int j = 0; j < G::kGroupsPerWarp; ++j) {
-      FATHOM_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        const int group = part.group(j), head = first_head + (part.first_mtile + m) * 16 + half * 8 + at.g;
-        uint32_t(&word)[8] = query.word[m][j][half];
-        // Beyond the last head: that one again, for results that nobody takes.
-        const uint16_t* row =
-            p.q + token * p.q_token_stride + (head < p.heads ? head : p.heads - 1) * p.q_head_stride + group * kGroup;
-        if (slice_is_fp8(G::kFormat, group)) {  // 16 neighbouring channels
-          const auto* from = reinterpret_cast<const device::Float4*>(row + 16 * at.t);
-          const device::Float4 v[2] = {from[0], from[1]};
-          __builtin_memcpy(word, v, sizeof(word));
-        } else {
-          FATHOM_UNROLL
-          for (int i = 0; i < 8; ++i) word[i] = reinterpret_cast<const uint32_t*>(row)[4 * i + at.t];
-        }
+      const int group = part.group(j), head = first_head + (part.first_mtile + m) * 16 + half * 8 + at.g;
+      uint32_t(&word)[8] = query.word[m][j][half];
+      // Beyond the last head: that one again, for results that nobody takes.
+      const uint16_t* row =
+          p.q + token * p.q_token_stride + (head < p.heads ? head : p.heads - 1) * p.q_head_stride + group * kGroup;
+      if (slice_is_fp8(G::kFormat, group)) {  // 16 neighbouring channels
+        const auto* from = reinterpret_cast<const device::Float4*>(row + 16 * at.t);
+        const device::Float4 v[2] = {from[0], from[1]};
+        __builtin_memcpy(word, v, sizeof(word));
+      } else {
+        FATHOM_UNROLL
+        for (int i = 0; i < 8; ++i) word[i] = reinterpret_cast<const uint32_t*>(row)[4 * i + at.t];
       }
     }
   }

@@ -38,7 +38,8 @@ FATHOM_DEVICE Walk<G> begin_walk(const Shared<G>& shared, const Params& p, const
   int slot = describes && thread < guess.tiles * G::kTileRows ? load_slot(p, token, all, guessed_row) : -1;
 
   Walk<G> walk{{clamp_length(p.window, token), clamp_length(p.extra, token)}, {}, token};
-  load_query<G>(p, place, token, first_head, query);
+  load_query<G>(p, place, token, first_head, 0, query);
+  load_query<G>(p, place, token, first_head, 1, query);
   walk.share = share_of_token(p, walk.counts, G::kTileRows, splits, split);
   if (walk.share.tiles > kRingTiles) prefetch_indices(p, token, walk.counts, walk.row_of(kRingTiles, 0));
   if (!describes || thread >= walk.share.tiles * G::kTileRows) return walk;

@@ -51,7 +51,8 @@ double plan_cost(const Kind& kind, int64_t rows, int64_t units, int splits, int6
   const double waves = static_cast<double>(divide_up(blocks, sms * per_sm));
   const double load = std::min(1.0, static_cast<double>(blocks) / static_cast<double>(sms));
   const double tile = kind.tile + (blocks > sms ? kind.shared_tile : 0);
-  const double meet = splits == 1 ? 0 : kind.meet + kind.meet_full * load;
+  const int64_t sums = kind.cluster ? 1 : divide_up(8, splits);  // 64 pieces of work, 8 warps a split
+  const double meet = splits == 1 ? 0 : kind.meet + kind.meet_full * load + 0.5 * static_cast<double>(sums - 1);
   return kind.fixed + waves * (tile * static_cast<double>(tiles) + meet);
 }
 
@@ -106,7 +107,7 @@ Plan choose_plan(const SparseAttentionArgs& args, const DeviceInfo& device, bool
       if (kind.burst && tiles_of_block(kind, rows, splits) > kind.burst) continue;
       // Splits that cannot wait for each other leave the sum to the last of them, one after the other.
       const int64_t resident = kind.cluster ? sms * 3 / 2 : sms * per_sm;
-      if (kind.burst && splits > 1 && units * splits > resident) continue;
+      if (splits > 1 && units * splits > resident) continue;
       const double cost = plan_cost(kind, rows, units, splits, sms, per_sm);
       if (best_cost != 0 && cost >= best_cost) continue;
       best_cost = cost;

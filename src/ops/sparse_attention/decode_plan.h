@@ -27,8 +27,8 @@ Plan choose_plan(const SparseAttentionArgs& args, const DeviceInfo& device, bool
 Plan choose_exact_plan(const SparseAttentionArgs& args, const DeviceInfo& device);
 
 /// Layout of the workspace. The first `zeroed` bytes, the same number for every plan, count arrivals: they must be zero
-/// when the memory is new, only launches of this op may write them, one at a time, and each leaves them fit for the next
-/// one, of any shape. The rest may hold anything.
+/// when the memory is new, only launches of this op may write them, one at a time, and each leaves them fit for the
+/// next one, of any shape. The rest may hold anything.
 struct Workspace {
   size_t zeroed = 0, state_at = 0, partial_at = 0, total = 0;
 };
