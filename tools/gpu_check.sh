@@ -88,7 +88,7 @@ names = lambda ops: ",".join(dict.fromkeys(n for op in ops for n in ops[op])) or
 print(",".join(cuda) or "-", names(cuda), ",".join(cuda.get("sparse_attention", [])) or "-", ",".join(rest) or "-", names(rest))
 PYTHON
 )
-[ "$ops" != - ] || die "this build has no CUDA variant of any operation"
+[ -n "$ops" ] && [ "$ops" != - ] || die "this build has no CUDA variant of any operation"
 seed=$((RANDOM * 32768 + RANDOM))
 lab=("$fathom" kernels --op "$ops" --variant "$variants")
 attention=("$fathom" kernels --op sparse_attention --variant "$attention_variants")
