@@ -64,6 +64,8 @@ Engine::Engine(const ModelConfig& config, const Weights& weights, const EngineOp
       scheduler_(cache_, prefix_, options_) {
   model_.set_recorder(recorder);
   max_context_ = std::min(max_context_, options.cache_tokens);
+  model_.prepare(options_.chunk_tokens + options_.max_sequences, options_.max_sequences, options_.max_sequences,
+                 max_context_, cache_.layers());
 }
 
 void Engine::check_request(const GenerationRequest& request) const {

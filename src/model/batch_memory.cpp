@@ -13,6 +13,14 @@ int64_t power_of_two(int64_t at_least) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(at_least)));
 }
 
+constexpr int64_t kLeastPages = 4, kTokensOfPage = 256;
+
+/// Widths are powers of two, two ratio-128 entries a page.
+BatchShape shape_of(int64_t tokens, int64_t pages, int64_t entries128) {
+  const int64_t width = power_of_two(std::max({kLeastPages, pages, (entries128 + 1) / 2}));
+  return {tokens, width, 2 * width};
+}
+
 /// `count` elements: those of `from`, then copies of the first.
 template <typename T>
 View<const T, 1> repeat_first(View<const T, 1> from, int64_t count, std::vector<T>& out) {
@@ -45,8 +53,39 @@ std::optional<BatchShape> decode_shape(const StepBatch& b) {
       std::find_if(std::begin(kTokenCounts), std::end(kTokenCounts), [&](int64_t n) { return n >= tokens; });
   const bool single = b.prefill_tokens == 0 && b.segments.size[0] == tokens && b.logit_rows.size[0] == tokens;
   if (tokens == 0 || size == std::end(kTokenCounts) || !single) return std::nullopt;
-  return BatchShape{*size, power_of_two(std::max<int64_t>(4, b.pages.size[1])),
-                    power_of_two(std::max<int64_t>(8, b.index128.size[1]))};
+  return shape_of(*size, b.pages.size[1], b.index128.size[1]);
+}
+
+std::vector<BatchShape> decode_shapes(int64_t sequences, int64_t context) {
+  std::vector<BatchShape> shapes;
+  for (const int64_t tokens : kTokenCounts) {
+    for (int64_t pages = kLeastPages;; pages *= 2) {
+      shapes.push_back(shape_of(tokens, pages, 0));
+      if (pages * kTokensOfPage >= context) break;
+    }
+    if (tokens >= sequences) break;
+  }
+  return shapes;
+}
+
+IdleBatch::IdleBatch(const ModelConfig& config, int64_t tokens, int64_t rows, int64_t context) {
+  const int64_t pages = std::max<int64_t>(kLeastPages, context / kTokensOfPage + 1);
+  const int64_t width = std::max({int64_t{config.window}, pages, context / 128 + 1, 2 * kLeastPages});
+  const auto n = static_cast<size_t>(tokens);
+  zeros_.resize(n), rows_.resize(static_cast<size_t>(rows));
+  for (size_t i = 0; i < rows_.size(); ++i) rows_[i] = static_cast<int32_t>(i);
+  nothing_.assign(n * static_cast<size_t>(power_of_two(width)), -1);
+  segments_.assign(n, ops::Segment{0, 0, 0, 0});
+  entries_.assign(n, ops::CompressEntry{0, 0, -1});
+  const View<const int32_t, 1> zeros(zeros_.data(), tokens);
+  batch.ids = batch.position = batch.window_length = batch.length128 = batch.sequence = batch.visible4 = zeros;
+  batch.window_slot = View<const int32_t, 1>(nothing_.data(), tokens);
+  batch.segments = View<const ops::Segment, 1>(segments_.data(), tokens);
+  batch.window_index = View<const int32_t, 2>(nothing_.data(), tokens, config.window);
+  batch.index128 = View<const int32_t, 2>(nothing_.data(), tokens, context / 128 + 1);
+  batch.pages = View<const int32_t, 2>(nothing_.data(), tokens, pages);
+  batch.entries4 = batch.entries128 = View<const ops::CompressEntry, 1>(entries_.data(), tokens);
+  batch.logit_rows = View<const int32_t, 1>(rows_.data(), rows);
 }
 
 template <typename Visit>

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "model/step.h"
 #include "ops/compute_device.h"
@@ -17,6 +18,20 @@ struct BatchShape {
 /// The shape that a batch of single tokens with logits for each fits in: tokens rounded up to one of few sizes, widths
 /// to powers of two. Nothing for other batches.
 std::optional<BatchShape> decode_shape(const StepBatch& batch);
+
+/// The shapes of all decode batches of up to `sequences` sequences and contexts of up to `context` tokens.
+std::vector<BatchShape> decode_shapes(int64_t sequences, int64_t context);
+
+/// A batch of `tokens` single tokens that see nothing and write nothing, for a dry run.
+struct IdleBatch {
+  IdleBatch(const ModelConfig& config, int64_t tokens, int64_t rows, int64_t context);
+  StepBatch batch;
+
+ private:
+  std::vector<int32_t> zeros_, rows_, nothing_;
+  std::vector<ops::Segment> segments_;
+  std::vector<ops::CompressEntry> entries_;
+};
 
 class BatchMemory {
  public:

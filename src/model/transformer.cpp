@@ -53,6 +53,25 @@ bool Transformer::run_recorded(const StepBatch& batch, std::span<const LayerCach
   return true;
 }
 
+void Transformer::prepare(int64_t tokens, int64_t rows, int64_t sequences, int64_t context,
+                          std::span<const LayerCache> layers) {
+  if (device_.shares_host_memory() || block_.recorder()) return;
+  IdleBatch largest(config(), tokens, rows, context);
+  step(largest.batch, layers);
+  const bool record = use_graphs_;
+  for (const bool recording :
+       {false, true}) {  // first all scratch memory, which some ops want more of for fewer tokens
+    use_graphs_ = recording;
+    for (const BatchShape& shape : decode_shapes(sequences, context)) {
+      IdleBatch idle(config(), shape.tokens, shape.tokens, context);
+      idle.batch.pages.size[1] = shape.pages, idle.batch.index128.size[1] = shape.entries128;
+      step(idle.batch, layers);
+    }
+    if (!record) break;
+  }
+  use_graphs_ = record;
+}
+
 void Transformer::fetch_logits(int64_t rows) {
   const int64_t vocabulary = config().vocab_size;
   const auto bytes = static_cast<size_t>(rows * vocabulary) * sizeof(float);

@@ -25,6 +25,10 @@ class Transformer {
   /// replayed, where the device can; the bits are the same.
   const Activations& step(const StepBatch& batch, std::span<const LayerCache> layers);
 
+  /// Makes all scratch memory for steps of up to `tokens` tokens (`rows` of them with logits) and records the steps of
+  /// up to `sequences` sequences, for contexts of up to `context` tokens, so that later steps allocate nothing. Writes
+  /// nothing to the cache. Does nothing where steps are not recorded.
+  void prepare(int64_t tokens, int64_t rows, int64_t sequences, int64_t context, std::span<const LayerCache> layers);
   /// Off: every step is launched op by op.
   void use_graphs(bool on) { use_graphs_ = on; }
 

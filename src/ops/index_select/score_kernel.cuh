@@ -26,6 +26,7 @@ struct Shared {
   uint32_t warp_count[2][kWarps];
   uint32_t found[2];
   uint32_t flag;
+  uint32_t least;  // key that an entry must have to be kept
 };
 
 /// Eight codes -> four bf16 pairs (codes i and i + 4) times 2^-126.
@@ -45,16 +46,23 @@ FATHOM_DEVICE uint32_t power_pair(int field) {
 /// Queries and weights of token t into shared memory; heads beyond the last are zero.
 FATHOM_DEVICE void load_queries(const IndexSelectArgs& a, int64_t t, Shared& shared) {
   const int heads = static_cast<int>(a.q.size[1]), padded = (heads + 15) / 16 * 16;
-  for (int i = device::thread_index(); i < padded * 16; i += kThreads) {
-    const int head = i / 16, group = i / 4 % 4, word = i % 4;
-    uint32_t pair[4] = {};
+  for (int i = device::thread_index(); i < padded * 4; i += kThreads) {
+    const int head = i / 4, group = i % 4;
+    uint32_t word[4] = {}, field = 0;
     if (head < heads) {
-      spread_codes(reinterpret_cast<const uint32_t*>(&a.q(t, head, 0))[4 * group + word], pair);
-      const uint32_t one = power_pair(253), two = power_pair(a.q_scale(t, head, group).bits + 63);
+      FATHOM_UNROLL
+      for (int w = 0; w < 4; ++w) word[w] = reinterpret_cast<const uint32_t*>(&a.q(t, head, 0))[4 * group + w];
+      field = a.q_scale(t, head, group).bits;
+    }
+    const uint32_t one = power_pair(253), two = power_pair(static_cast<int>(field) + 63);
+    FATHOM_UNROLL
+    for (int w = 0; w < 4; ++w) {
+      uint32_t pair[4];
+      spread_codes(word[w], pair);
       FATHOM_UNROLL
       for (int k = 0; k < 4; ++k) pair[k] = device::multiply_bf16x2(device::multiply_bf16x2(pair[k], one), two);
+      shared.q[head / 8][w][head % 8 * 4 + group] = {{pair[0], pair[1], pair[2], pair[3]}};
     }
-    shared.q[head / 8][word][head % 8 * 4 + group] = {{pair[0], pair[1], pair[2], pair[3]}};
   }
   auto* weight = reinterpret_cast<uint16_t*>(shared.weight);
   for (int h = device::thread_index(); h < padded; h += kThreads) weight[h] = h < heads ? a.head_weight(t, h).bits : 0;
@@ -83,10 +91,10 @@ FATHOM_DEVICE int32_t slot_of(const Keys& k, int32_t entry) {
   return k.pages[page] * k.page_rows + entry - page * k.page_rows;
 }
 
-/// What a lane holds of the 32 entries of a tile: row g + 8 r (r = 0..3), group t.
+/// What a lane holds of the 32 entries of a tile: codes of row g + 8 r (r = 0..3), group t; the scales of entry `lane`.
 struct Tile {
   device::Words4 code[4];
-  uint32_t scale[4];
+  uint32_t scales;
 };
 
 /// Entries [first, first + 32), those past the last replaced by it. Nothing here waits for the rows.
@@ -96,23 +104,18 @@ FATHOM_DEVICE void load_tile(const Keys& k, int32_t first, Tile& tile) {
   const int32_t entry = first + lane < k.visible ? first + lane : k.visible - 1;
   const int32_t page = entry / k.page_rows, row = entry - page * k.page_rows;
   const int32_t number = k.pages[page];
-  const std::byte* base[4];
-  int in_page[4];
+  tile.scales = *reinterpret_cast<const uint32_t*>(k.data + number * k.stride + k.page_rows * kIndexCodeBytes +
+                                                   row * kIndexScaleBytes);
   FATHOM_UNROLL
   for (int r = 0; r < 4; ++r) {
-    base[r] = k.data + device::shuffle_int(number, g + 8 * r) * k.stride;
-    in_page[r] = device::shuffle_int(row, g + 8 * r);
-  }
-  FATHOM_UNROLL
-  for (int r = 0; r < 4; ++r) {
-    const std::byte* codes = base[r] + in_page[r] * kIndexCodeBytes + 16 * t;
+    const std::byte* codes = k.data + device::shuffle_int(number, g + 8 * r) * k.stride +
+                             device::shuffle_int(row, g + 8 * r) * kIndexCodeBytes + 16 * t;
     if constexpr (kAligned) {
       tile.code[r] = *reinterpret_cast<const device::Words4*>(codes);
     } else {
       FATHOM_UNROLL
       for (int i = 0; i < 4; ++i) tile.code[r].word[i] = *reinterpret_cast<const uint32_t*>(codes + 4 * i);
     }
-    tile.scale[r] = static_cast<uint32_t>(base[r][k.page_rows * kIndexCodeBytes + in_page[r] * kIndexScaleBytes + t]);
   }
 }
 
@@ -126,9 +129,11 @@ FATHOM_DEVICE uint32_t key_of(float score) {
 using Rows = uint32_t[2][8][4];
 
 FATHOM_DEVICE void spread_tile(const Tile& tile, Rows& a) {
+  const int lane = device::lane_index();
   FATHOM_UNROLL
   for (int r = 0; r < 4; ++r) {
-    const uint32_t factor = power_pair(static_cast<int>(tile.scale[r]) + 63);
+    const auto scales = static_cast<uint32_t>(device::shuffle_int(static_cast<int>(tile.scales), lane / 4 + 8 * r));
+    const uint32_t factor = power_pair(static_cast<int>(scales >> 8 * (lane % 4) & 255) + 63);
     FATHOM_UNROLL
     for (int w = 0; w < 4; ++w) {
       uint32_t pair[4];

@@ -105,8 +105,8 @@ FATHOM_DEVICE void own_bins(const uint32_t* bins, uint32_t (&count)[8]) {
   for (int i = 0; i < 8; ++i) count[i] = bins[8 * device::thread_index() + i];
 }
 
-/// Cuts a buffer of more than k candidates to the best k, in order; returns the smallest key kept.
-FATHOM_DEVICE uint32_t cut_buffer(int count, int k, Shared& shared) {
+/// Cuts a buffer of more than k candidates to the best k, in order; later ones must exceed the smallest key kept.
+FATHOM_DEVICE void cut_buffer(int count, int k, Shared& shared) {
   count_bins(count, shared);
   uint32_t own[8];
   own_bins(shared.bins, own);
@@ -125,16 +125,16 @@ FATHOM_DEVICE uint32_t cut_buffer(int count, int k, Shared& shared) {
     const int to = place(so_far, key, i < count, limit, shared);  // waits until all have read
     if (to >= 0) shared.buffer_key[to] = static_cast<uint16_t>(key), shared.buffer_entry[to] = entry;
   }
+  if (device::thread_index() == 0) shared.least = limit.key + 1;
   device::sync_block();
-  return limit.key;
 }
 
-/// Appends the chunk's keys of at least `least` to the buffer, in order; returns the new count.
-FATHOM_DEVICE int append(int count, uint32_t least, int32_t first, int32_t end, Shared& shared) {
+/// Appends the chunk's keys that may still be chosen to the buffer, in order; returns the new count.
+FATHOM_DEVICE int append(int count, int32_t first, int32_t end, Shared& shared) {
   const int i = device::thread_index();
   const uint32_t key = shared.chunk[i];
   Choice none;
-  const int to = place(none, key + 1, first + i < end && key >= least, {0, 0}, shared);
+  const int to = place(none, key + 1, first + i < end && key >= shared.least, {0, 0}, shared);
   if (to >= 0)
     shared.buffer_key[count + to] = static_cast<uint16_t>(key),
                               shared.buffer_entry[count + to] = static_cast<uint32_t>(first + i);
@@ -144,14 +144,16 @@ FATHOM_DEVICE int append(int count, uint32_t least, int32_t first, int32_t end, 
 
 /// Scores entries [begin, end); returns how many candidates, at most k, are in the buffer.
 template <bool kAligned>
-FATHOM_DEVICE int scan(const Params& p, const Keys& keys, int32_t begin, int32_t end, Shared& shared) {
+FATHOM_DEVICE int scan(const Params& p, int64_t t, const Keys& keys, int32_t begin, int32_t end, Shared& shared) {
   const int lane = device::lane_index(), warp = device::warp_index(), k = p.a.topk;
   const int head_tiles = (static_cast<int>(p.a.q.size[1]) + 15) / 16 * 2;
   int count = 0;
-  uint32_t least = 0;
   Tile tile;
   int32_t mine = begin + warp * kWarpKeys;
   if (mine < end) load_tile<kAligned>(keys, mine, tile);
+  if (device::thread_index() == 0) shared.least = 0;
+  if (begin < end) load_queries(p.a, t, shared);  // while the first rows are on their way
+  device::sync_block();
   for (int32_t first = begin; first < end; first += kChunkKeys, mine += kChunkKeys) {
     if (mine < end) {  // the same for a whole warp
       Rows rows;
@@ -161,8 +163,8 @@ FATHOM_DEVICE int scan(const Params& p, const Keys& keys, int32_t begin, int32_t
       shared.chunk[warp * kWarpKeys + lane % 4 * 8 + lane / 4] = static_cast<uint16_t>(key);
     }
     device::sync_block();
-    if (count + kChunkKeys > kBufferKeys) least = cut_buffer(count, k, shared) + 1, count = k;
-    count = append(count, least, first, end, shared);
+    if (count + kChunkKeys > kBufferKeys) cut_buffer(count, k, shared), count = k;
+    count = append(count, first, end, shared);
   }
   if (count > k) cut_buffer(count, k, shared), count = k;
   return count;
@@ -331,10 +333,8 @@ FATHOM_DEVICE void select_block(const Params& p, Shared& shared) {
   const int32_t part = (keys.visible + p.splits - 1) / p.splits, each = (part + kWarpKeys - 1) / kWarpKeys * kWarpKeys;
   const auto bound = [&](int64_t at) { return static_cast<int32_t>(at < keys.visible ? at : keys.visible); };
   const int32_t begin = bound(int64_t{each} * split), end = bound(int64_t{each} * (split + 1));
-  if (begin < end) load_queries(p.a, t, shared);
-  device::sync_block();
   const int count =
-      is_aligned(keys) ? scan<true>(p, keys, begin, end, shared) : scan<false>(p, keys, begin, end, shared);
+      is_aligned(keys) ? scan<true>(p, t, keys, begin, end, shared) : scan<false>(p, t, keys, begin, end, shared);
   if (p.splits == 1) {
     for (int i = thread; i < k; i += kThreads)
       p.a.index(t, i) = slot_of(keys, static_cast<int32_t>(shared.buffer_entry[i]));

@@ -6,7 +6,7 @@
 namespace fathom::ops::mix {
 
 inline constexpr int kSliceChannels = 32;
-inline constexpr int kPartialWarps = 8, kBlockTokens = 64;
+inline constexpr int kPartialWarps = 4, kBlockTokens = 16;
 inline constexpr int kFinishThreads = 512, kFinishWarps = kFinishThreads / 32;
 inline constexpr int kMostChannels = 2 * 8 * kFinishThreads;  // two pieces of 8 channels a thread
 inline constexpr int kGates = 4;                              // mixes of the head
