@@ -24,6 +24,8 @@ constexpr auto kLastWords = std::chrono::seconds(2);   // for the error events o
 constexpr auto kKeepAlive = std::chrono::seconds(10);  // silence after which a stream gets a comment
 constexpr auto kKeepAliveCheck = std::chrono::seconds(1);
 
+constexpr size_t kLargeBody = 256 << 10;  // bytes; read by a worker of its own
+
 std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
@@ -55,7 +57,8 @@ std::string milliseconds_text(Clock::duration d) {
 struct Server::Impl final : Api {
   Impl(const ServerSetup& setup, Backend& backend);
   ~Impl() override {
-    worker.stop();   // its tasks use the engine
+    worker.stop();  // its tasks use the engine
+    large_worker.stop();
     engine.reset();  // its thread hands out events
   }
 
@@ -105,7 +108,7 @@ struct Server::Impl final : Api {
   ProfileControl profile;
   Health health;
   std::unique_ptr<Service> engine;
-  Worker worker;
+  Worker worker, large_worker;
 };
 
 Server::Impl::Impl(const ServerSetup& s, Backend& backend)
@@ -170,7 +173,9 @@ void Server::Impl::fail(Exchange& exchange, const ErrorWriter& writer, const Api
 
 void Server::Impl::prepare(const std::shared_ptr<Exchange>& exchange, const ErrorWriter& writer,
                            std::function<std::function<void()>()> work) {
-  worker.run_later([this, exchange, writer, work = std::move(work)] {
+  // Megabytes of text must not stand before short questions.
+  Worker& chosen = exchange->request().body.size() > kLargeBody ? large_worker : worker;
+  chosen.run_later([this, exchange, writer, work = std::move(work)] {
     const auto failed = [&](const std::exception& e) {
       http.post([this, exchange, writer, error = as_api_error(e)] { fail(*exchange, writer, error); });
     };
@@ -230,8 +235,9 @@ void Server::Impl::handle(const std::shared_ptr<Exchange>& exchange) {
     if (!admitted(*exchange)) return;
     const RouteEntry* route = find_route(*exchange);
     if (const auto encoding = request.header("content-encoding"); !encoding.empty() && encoding != "identity")
-      throw ApiError(415, "invalid_request_error",
-                     fmt::format("bodies in content-encoding {} are not supported: send plain JSON", printable(encoding)));
+      throw ApiError(
+          415, "invalid_request_error",
+          fmt::format("bodies in content-encoding {} are not supported: send plain JSON", printable(encoding)));
     t.route = route->path;
     route->route(*this, exchange);
   } catch (const std::exception& e) {
