@@ -76,7 +76,7 @@ Gpu read_gpu(const Json& object, const std::string& place) {
   g.sm_count = static_cast<int>(named.number("sms", 1, 10000));
   g.memory = named.number("memory", 256, 1e8) * (1 << 20);
   g.bandwidth = named.number("bandwidth", 1, 1e6) * 1e9;
-  g.bf16 = named.number("bf16", 0.1, 1e6) * 1e12;
+  g.bf16 = named.number("bf16", 1e-6, 1e6) * 1e12;
   g.fp8 = named.number("fp8", 0, 1e6) * 1e12;
   g.fp4 = named.number("fp4", 0, 1e6) * 1e12;
   const Entry link(named.get("link"), where + ": link", {"name", "gbs", "allreduce_us", "measured"});
