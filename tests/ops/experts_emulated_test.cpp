@@ -178,10 +178,12 @@ TEST(ExpertsEmulated, Mxfp4MatchesTheReference) {
   expect_like_reference({.tokens = 1}, 1);
   expect_like_reference({.tokens = 3, .d = 384, .inner = 256, .choices = 3, .experts = 5}, 2);
   expect_like_reference({.tokens = 2, .d = 640, .inner = 128, .shared = 0}, 3);
+  expect_like_reference({.tokens = 5, .d = 4096, .inner = 128, .shared = 0, .choices = 1, .experts = 2}, 15);
 }
 
 TEST(ExpertsEmulated, Nvfp4MatchesTheReference) {
   expect_like_reference({.tokens = 3, .d = 384, .format = ExpertFormat::nvfp4}, 4);
+  expect_like_reference({.tokens = 17, .shared = 0, .choices = 3, .experts = 8, .format = ExpertFormat::nvfp4}, 14);
 }
 
 TEST(ExpertsEmulated, Fp8MatchesTheReference) {
@@ -243,9 +245,8 @@ TEST(ExpertsPlan, TheNumberOfTokensDoesNotChangeHowSumsAreDivided) {
       a.w1.rows = a.w3.rows = inner;
       a.shared_w1.codes = View<const e4m3, 2>(reinterpret_cast<const e4m3*>(&s), inner, d);
       const moe::Plan p = moe::make_plan(a);
-      EXPECT_EQ(1 << p.log2_up_slices, std::min<int64_t>(4, int64_t{1} << (std::bit_width(uint64_t(d) / 128) - 1)));
-      EXPECT_EQ(1 << p.log2_down_slices,
-                std::min<int64_t>(4, int64_t{1} << (std::bit_width(uint64_t(inner) / 128) - 1)));
+      EXPECT_EQ(1 << p.log2_up_slices, d < 4096 ? 1 : 4);
+      EXPECT_EQ(1 << p.log2_down_slices, inner < 2048 ? 1 : 2);
       EXPECT_LE(std::max(p.up_shared, p.down_shared), 99u * 1024);
       EXPECT_LE(p.up_threads(), 256);
       // Every expert may end with a tile that is not full.

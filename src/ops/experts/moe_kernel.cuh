@@ -125,8 +125,8 @@ FATHOM_DEVICE void up_tile(const Params& p, const Weight& gate, const Weight& up
   source.pitch = {8 * gate.row_bytes, 8 * gate.scale_row};
   source.count = place.count(gate.blocks, p.log2_up_slices) * block_units(kFormat);
   source.blocks = gate.blocks, source.log2_slices = p.log2_up_slices;
-  Product<kFormat, kTiles> product;
-  product.begin(source, lane);
+  Product<kFormat, kTiles, uses_ring(kTiles)> product;
+  product.begin(source, shared, lane);
   device::wait_for_previous_kernel();  // x in product order
   device::let_next_kernel_start();
 
@@ -212,8 +212,8 @@ FATHOM_DEVICE void down_tile(const Params& p, const Weight& w, const Work& work,
   source.pitch = {8 * w.row_bytes, 8 * w.scale_row};
   source.count = place.count(w.blocks, p.log2_down_slices) * block_units(kFormat);
   source.blocks = w.blocks, source.log2_slices = p.log2_down_slices;
-  Product<kFormat, kTiles> product;
-  product.begin(source, lane);
+  Product<kFormat, kTiles, uses_ring(kTiles)> product;
+  product.begin(source, shared, lane);
   device::wait_for_previous_kernel();  // the hidden rows
   device::let_next_kernel_start();
   const ProductOrder from{reinterpret_cast<const std::byte*>(p.hidden) + first * kBlockBytes};

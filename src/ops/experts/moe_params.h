@@ -25,6 +25,10 @@ inline constexpr int kMaxSlices = 4, kPrepareThreads = 256, kMostExperts = 2048;
 inline constexpr int kBlockBytes = 2 * kBlock, kStages = 4, kStageBytes = 64 * kBlockBytes;
 inline constexpr int kRingBytes = kStages * kStageBytes + 64 * 4;
 
+/// Weights on their way with few tokens: a warp has a ring of stages, 128 bytes of 2 x 16 rows each.
+inline constexpr int kLineBytes = 128, kMatrixBytes = kGroupRows * kLineBytes;
+inline constexpr int kWeightStages = 3, kWeightRing = kWeightStages * 2 * kMatrixBytes;
+
 /// The same matrix of every expert, or the shared one (distances between experts are 0).
 struct Weight {
   const std::byte* codes = nullptr;
@@ -39,6 +43,11 @@ struct Weight {
 struct alignas(16) Tile {
   int32_t expert, first, count, unused;
 };
+
+/// Whether weights go through that ring; with the fewest tokens registers serve better.
+constexpr bool uses_ring(int tiles) {
+  return tiles == 2;
+}
 
 struct Plan {
   int tiles = 1;  // of 8 tokens: 1, 2, 8

@@ -7,19 +7,21 @@
 namespace fathom::ops::moe {
 namespace {
 
+/// Slices of 8 blocks or more, so that a warp has enough to do between its first load and its last sum.
 int log2_slices_for(int64_t columns) {
-  const auto blocks = static_cast<unsigned>(std::max<int64_t>(1, columns / kBlock));
-  return std::min(std::bit_width(blocks) - 1, std::bit_width(static_cast<unsigned>(kMaxSlices)) - 1);
+  const auto most = static_cast<unsigned>(std::max<int64_t>(1, columns / kBlock / 8));
+  return std::min(std::bit_width(most) - 1, std::bit_width(static_cast<unsigned>(kMaxSlices)) - 1);
 }
 
 int64_t shared_rows(const ExpertsArgs& a) {
   return a.shared_w1.codes.data ? a.shared_w1.codes.size[0] : 0;
 }
 
-/// Partial sums of a block: [slice][set][2][token][row], rows padded; with many tokens also the ring of activations.
-size_t partial_bytes(int warps, int tiles) {
+/// Partial sums of a block, [slice][set][2][token][row] with rows padded; before them, the ring of activations or those
+/// of weights.
+size_t shared_bytes(int warps, int tiles) {
   const size_t sums = static_cast<size_t>(2 * warps * 8 * tiles) * (kGroupRows + 4) * sizeof(float);
-  return tiles == 8 ? std::max<size_t>(sums, kRingBytes) : sums;
+  return std::max<size_t>(sums, tiles == 8 ? kRingBytes : uses_ring(tiles) ? warps * kWeightRing : 0);
 }
 
 Weight pack(const ExpertWeight& w) {
@@ -49,19 +51,19 @@ Plan make_plan(const ExpertsArgs& a) {
   const int64_t least = shared_rows(a) ? std::min(a.w1.rows, shared_rows(a)) : a.w1.rows;
   // Most experts have few tokens: T k / E on average.
   const int64_t each = slots / std::max<int64_t>(1, a.experts);
-  p.tiles = tokens <= 16 || each == 0 ? 1 : each <= 12 ? 2 : 8;
+  p.tiles = tokens <= 4 ? 1 : each <= 12 ? 2 : 8;
   p.log2_up_slices = log2_slices_for(d), p.log2_down_slices = log2_slices_for(least);
   // Small blocks spread few experts over the GPU; larger ones share activations.
-  p.log2_up_sets = p.tiles < 8 ? 0 : 3;
-  p.log2_down_sets = p.tiles < 8 ? 0 : d % 256 == 0 ? 3 : 2;
+  p.log2_up_sets = p.tiles == 8 ? 3 : tokens <= 4 ? 0 : 2 - p.log2_up_slices;
+  p.log2_down_sets = p.tiles < 8 ? (tokens <= 4 ? 0 : 2 - p.log2_down_slices) : d % 256 == 0 ? 3 : 2;
   const int64_t tile = p.tile_tokens();
   p.shared_tiles = a.shared_w1.codes.data ? static_cast<int>((tokens + tile - 1) / tile) : 0;
   const int64_t touched = std::min<int64_t>(a.experts, slots);
   p.most_tiles = p.shared_tiles + static_cast<int>((slots + touched * (tile - 1)) / tile);
   p.up_blocks = static_cast<int>(inner / (kGroupRows << p.log2_up_sets));
   p.down_blocks = static_cast<int>(d / (2 * kGroupRows << p.log2_down_sets));
-  p.up_shared = partial_bytes(p.up_threads() / 32, p.tiles);
-  p.down_shared = partial_bytes(p.down_threads() / 32, p.tiles);
+  p.up_shared = shared_bytes(p.up_threads() / 32, p.tiles);
+  p.down_shared = shared_bytes(p.down_threads() / 32, p.tiles);
   p.prepare_shared = static_cast<size_t>(std::max(a.experts, 1)) * 4 * sizeof(uint32_t);
   return p;
 }

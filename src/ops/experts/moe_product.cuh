@@ -1,16 +1,16 @@
 // The product at the heart of the expert kernels: 2 x 16 rows of weights times the tokens of a tile.
 //
-// Weights are the 16-row side of the tensor core tile, tokens the 8-column side. A warp owns its rows; codes go from
-// memory straight to registers, kDepth units ahead, and become bf16 there. With few tokens a warp has one slice of the
-// columns, and slices meet in shared memory. With many it goes through all slices, one after the other, so that more
-// rows of a block share the activations.
+// Weights are the 16-row side of the tensor core tile, tokens the 8-column side. A warp owns its rows; codes become
+// bf16 in registers. With few tokens a warp has one slice of the columns, its weights wait in a ring of its own in
+// shared memory, and slices meet there at the end. With many it goes through all slices, one after the other, so that
+// more rows of a block share the activations; weights go to registers directly.
 #pragma once
 
 #include "ops/experts/moe_activations.cuh"
 
 namespace fathom::ops::moe {
 
-inline constexpr int kDepth = 2;                    // divides kScaleUnits
+inline constexpr int kDepth = 2;                    // units in registers; divides kScaleUnits
 inline constexpr int kPartialRow = kGroupRows + 4;  // floats; the 4 spread a store over all banks
 
 constexpr bool takes_all_slices(int tiles) {
@@ -25,19 +25,27 @@ struct Source {
   int blocks, log2_slices;  // of a row
 };
 
-template <ExpertFormat kFormat, int kTiles>
+/// `kRing`: weights go through shared memory; otherwise straight to registers.
+template <ExpertFormat kFormat, int kTiles, bool kRing = !takes_all_slices(kTiles)>
 struct Product {
   static constexpr bool kAllSlices = takes_all_slices(kTiles);
-  Unit unit[kDepth][2];
+  Unit unit[kRing ? 1 : kDepth][2];
+  std::byte* ring;  // of the warp
   Scales<kFormat> scales[2];
   float sum[2][kTiles][4];
   float total[2][kAllSlices ? kTiles : 1][4];  // of the slices that are done
 
-  /// Starts the first loads.
-  FATHOM_DEVICE void begin(const Source& s, int lane) {
-    FATHOM_UNROLL
-    for (int i = 0; i < kDepth; ++i)
-      if (i < s.count) load(i, i, s);
+  /// Starts the first loads. `shared`: of the block.
+  FATHOM_DEVICE void begin(const Source& s, std::byte* shared, int lane) {
+    if constexpr (!kRing) {
+      FATHOM_UNROLL
+      for (int i = 0; i < kDepth; ++i)
+        if (i < s.count) load(i, i, s);
+    } else {
+      ring = shared + device::warp_index() * kWeightRing;
+      FATHOM_UNROLL
+      for (int i = 0; i < kWeightStages - 1; ++i) copy(i, i, s, lane);
+    }
     FATHOM_UNROLL
     for (int m = 0; m < 2; ++m) {
       scales[m] = {};
@@ -97,14 +105,43 @@ struct Product {
     }
   }
 
+  /// Starts to bring unit `at` to registers.
   FATHOM_DEVICE void load(int slot, int at, const Source& s) {
     FATHOM_UNROLL
     for (int m = 0; m < 2; ++m) load_unit(unit[slot][m], s.rows[m], s.pitch, at);
   }
+  /// Starts to bring units 2 line and 2 line + 1 to a stage of the ring.
+  FATHOM_DEVICE void copy(int stage, int line, const Source& s, int lane) {
+    if (2 * line < s.count) {
+      FATHOM_UNROLL
+      for (int m = 0; m < 2; ++m)
+        copy_lines(ring + (2 * stage + m) * kMatrixBytes, s.rows[m], s.pitch, line, s.count, lane);
+    }
+    device::copy_async_commit();
+  }
 
-  /// One unit times the first 8 kLive tokens.
+  static constexpr int kSteps = unit_steps(kFormat);
+
   template <int kLive, typename X>
-  FATHOM_DEVICE void multiply(const Unit (&u)[2], int source, int at, const X& x, int lane) {
+  static FATHOM_DEVICE void read_activations(Float4 (&b)[kSteps][kLive], const X& x, int at, int lane) {
+    FATHOM_UNROLL
+    for (int step = 0; step < kSteps; ++step) {
+      const std::byte* from = x.template step<kFormat>(at, step, lane);
+      FATHOM_UNROLL
+      for (int j = 0; j < kLive; ++j) b[step][j] = *reinterpret_cast<const Float4*>(from + x.row(j));
+    }
+  }
+
+  /// Half of a step: 16 of its 32 columns.
+  template <int kHalf>
+  static FATHOM_DEVICE void multiply_half(float (&to)[4], const uint32_t (&a)[2][4], const Float4& b) {
+    const uint32_t quad[4] = {a[0][2 * kHalf], a[1][2 * kHalf], a[0][2 * kHalf + 1], a[1][2 * kHalf + 1]};
+    device::mma_bf16(to, quad, word(kHalf ? b.z : b.x), word(kHalf ? b.w : b.y));
+  }
+
+  /// One unit times the first 8 kLive tokens. `b`: their activations, where they have been read already.
+  template <int kLive, typename X>
+  FATHOM_DEVICE void multiply(const Unit (&u)[2], int source, int at, const X& x, const Float4 (*b)[kLive], int lane) {
     uint32_t low[2][2], high[2][2];
     FATHOM_UNROLL
     for (int m = 0; m < 2; ++m) {
@@ -112,26 +149,32 @@ struct Product {
       if constexpr (is_fp4(kFormat))
         decode_factors<kFormat>(scales[m].high, source, lane, high[m]);
       else
-        high[m][0] = low[m][0];
+        high[m][0] = high[m][1] = low[m][0];
     }
     FATHOM_UNROLL
-    for (int step = 0; step < unit_steps(kFormat); ++step) {
-      const std::byte* from = x.template step<kFormat>(at, step, lane);
+    for (int step = 0; step < kSteps; ++step) {
       uint32_t a[2][2][4];  // [matrix][rows g, g + 8][pair]
       FATHOM_UNROLL
       for (int m = 0; m < 2; ++m) {
         decode_step<kFormat, X::kInOrder>(u[m].low, low[m], step, a[m][0]);
         decode_step<kFormat, X::kInOrder>(u[m].high, high[m], step, a[m][1]);
       }
-      FATHOM_UNROLL
-      for (int j = 0; j < kLive; ++j) {
-        const Float4 b = *reinterpret_cast<const Float4*>(from + x.row(j));
+      if constexpr (kAllSlices) {
+        const std::byte* from = x.template step<kFormat>(at, step, lane);
         FATHOM_UNROLL
-        for (int m = 0; m < 2; ++m) {
-          const uint32_t first[4] = {a[m][0][0], a[m][1][0], a[m][0][1], a[m][1][1]};
-          device::mma_bf16(sum[m][j], first, word(b.x), word(b.y));
-          const uint32_t second[4] = {a[m][0][2], a[m][1][2], a[m][0][3], a[m][1][3]};
-          device::mma_bf16(sum[m][j], second, word(b.z), word(b.w));
+        for (int j = 0; j < kLive; j += 2) {  // two at a time: sums that depend on each other stand apart
+          const Float4 v[2] = {*reinterpret_cast<const Float4*>(from + x.row(j)),
+                               *reinterpret_cast<const Float4*>(from + x.row(j + 1))};
+          multiply_half<0>(sum[0][j], a[0], v[0]), multiply_half<0>(sum[1][j], a[1], v[0]);
+          multiply_half<0>(sum[0][j + 1], a[0], v[1]), multiply_half<0>(sum[1][j + 1], a[1], v[1]);
+          multiply_half<1>(sum[0][j], a[0], v[0]), multiply_half<1>(sum[1][j], a[1], v[0]);
+          multiply_half<1>(sum[0][j + 1], a[0], v[1]), multiply_half<1>(sum[1][j + 1], a[1], v[1]);
+        }
+      } else {
+        FATHOM_UNROLL
+        for (int j = 0; j < kLive; ++j) {
+          multiply_half<0>(sum[0][j], a[0], b[step][j]), multiply_half<0>(sum[1][j], a[1], b[step][j]);
+          multiply_half<1>(sum[0][j], a[0], b[step][j]), multiply_half<1>(sum[1][j], a[1], b[step][j]);
         }
       }
     }
@@ -139,8 +182,11 @@ struct Product {
 
   template <int kLive, typename X>
   FATHOM_DEVICE void run_live(const Source& s, X& x, int lane) {
-    int slice = 0, slice_end = s.count;
+    int slice = 0, slice_end = s.count, stage = 0;
     if constexpr (kAllSlices) slice_end = first_block(s.blocks, s.log2_slices, 1) * block_units(kFormat);
+    constexpr bool kReadsAhead = !kAllSlices && kLive == 1;  // more would not fit into registers
+    Float4 ahead[kSteps][kLive] = {};                        // activations of the next unit
+    if constexpr (kReadsAhead) read_activations<kLive>(ahead, x, 0, lane);
     FATHOM_UNROLL_1
     for (int base = 0; base < s.count; base += kScaleUnits) {
       Scales<kFormat> next[2] = {};
@@ -150,13 +196,35 @@ struct Product {
       for (int i = 0; i < kScaleUnits; ++i) {
         const int at = base + i;
         if (at >= s.count) continue;
-        if (kAllSlices && at == slice_end) {
-          fold();
-          slice_end = first_block(s.blocks, s.log2_slices, ++slice + 1) * block_units(kFormat);
+        if constexpr (kAllSlices) {
+          if (at == slice_end) {
+            fold();
+            slice_end = first_block(s.blocks, s.log2_slices, ++slice + 1) * block_units(kFormat);
+          }
+          x.template enter<kFormat>(at);
+          multiply<kLive>(unit[i % kDepth], (lane & ~3) + i, at, x, ahead, lane);
+          if (at + kDepth < s.count) load(i % kDepth, at + kDepth, s);
+        } else {
+          Float4 b[kSteps][kLive];
+          if constexpr (kReadsAhead) {
+            FATHOM_UNROLL
+            for (int step = 0; step < kSteps; ++step) b[step][0] = ahead[step][0];
+          }
+          if constexpr (kRing) {
+            if (i % 2 == 0) {
+              device::copy_async_wait<kWeightStages - 2>();
+              device::sync_warp();  // the lines are there, and everybody has done with those before
+              copy(stage == 0 ? kWeightStages - 1 : stage - 1, at / 2 + kWeightStages - 1, s, lane);
+            }
+            FATHOM_UNROLL
+            for (int m = 0; m < 2; ++m) read_unit(unit[0][m], ring + (2 * stage + m) * kMatrixBytes, i % 2, lane);
+            if (i % 2 == 1) stage = stage + 1 == kWeightStages ? 0 : stage + 1;
+          }
+          if constexpr (!kReadsAhead) read_activations<kLive>(b, x, at, lane);
+          if (kReadsAhead && at + 1 < s.count) read_activations<kLive>(ahead, x, at + 1, lane);
+          multiply<kLive>(unit[kRing ? 0 : i % kDepth], (lane & ~3) + i, at, x, b, lane);
+          if (!kRing && at + kDepth < s.count) load(i % kDepth, at + kDepth, s);
         }
-        x.template enter<kFormat>(at);
-        multiply<kLive>(unit[i % kDepth], (lane & ~3) + i, at, x, lane);
-        if (at + kDepth < s.count) load(i % kDepth, at + kDepth, s);
       }
       FATHOM_UNROLL
       for (int m = 0; m < 2; ++m) scales[m] = next[m];
@@ -184,9 +252,9 @@ struct Place {
 
 /// Multiplies a tile and leaves the sums in shared memory. `offset_of(i)`: where the row of token i begins, in bytes
 /// from those of `from`; columns without a token repeat the last one, and nobody reads their sums.
-template <ExpertFormat kFormat, int kTiles, typename From, typename Offset>
-FATHOM_DEVICE void multiply_tile(Product<kFormat, kTiles>& product, const Source& source, const From& from, int tokens,
-                                 const Place& place, std::byte* shared, const Offset& offset_of) {
+template <ExpertFormat kFormat, int kTiles, bool kRing, typename From, typename Offset>
+FATHOM_DEVICE void multiply_tile(Product<kFormat, kTiles, kRing>& product, const Source& source, const From& from,
+                                 int tokens, const Place& place, std::byte* shared, const Offset& offset_of) {
   if constexpr (takes_all_slices(kTiles)) {
     auto* offset = reinterpret_cast<uint32_t*>(shared + kStages * kStageBytes);
     if (device::thread_index() < tokens) offset[device::thread_index()] = offset_of(device::thread_index());
@@ -204,6 +272,7 @@ FATHOM_DEVICE void multiply_tile(Product<kFormat, kTiles>& product, const Source
       x.offset[j] = offset_of(i < tokens ? i : tokens - 1);
     }
     product.run(source, x, tokens, place.lane);
+    device::sync_block();  // sums take the place of weights
   }
 }
 

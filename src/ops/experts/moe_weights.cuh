@@ -13,7 +13,6 @@
 
 #include "ops/device/e4m3_decode.h"
 #include "ops/device/scalars.cuh"
-#include "ops/device/stream.cuh"
 #include "ops/experts/moe_params.h"
 
 namespace fathom::ops::moe {
@@ -58,6 +57,7 @@ struct Scales {
 /// 16 rows of one matrix, from the first column of a slice on.
 struct Rows {
   const std::byte* codes;  // this thread's first byte of row g
+  const std::byte* line;   // of row lane / 8, piece lane % 8
   const uint8_t* scale;    // of row g
 };
 
@@ -70,8 +70,10 @@ template <ExpertFormat kFormat>
 FATHOM_DEVICE Rows find_rows(const Weight& w, int expert, int first_row, int first, int lane) {
   const int row = first_row + lane / 4, e = expert < 0 ? 0 : expert;
   Rows r;
-  r.codes = w.codes + e * w.expert_codes + int64_t{row} * w.row_bytes + first * (block_units(kFormat) * kUnitBytes) +
-            lane % 4 * 16;
+  const std::byte* slice =
+      w.codes + e * w.expert_codes + int64_t{first_row} * w.row_bytes + first * (block_units(kFormat) * kUnitBytes);
+  r.codes = slice + lane / 4 * w.row_bytes + lane % 4 * 16;
+  r.line = slice + lane / 8 * w.row_bytes + lane % 8 * 16;
   r.scale = w.scale + e * w.expert_scale;
   if constexpr (kFormat == ExpertFormat::fp8)
     r.scale += row / kBlock * w.scale_row + first;
@@ -82,8 +84,32 @@ FATHOM_DEVICE Rows find_rows(const Weight& w, int expert, int first_row, int fir
 
 FATHOM_DEVICE void load_unit(Unit& u, const Rows& r, const Pitch& pitch, int unit) {
   const std::byte* at = r.codes + unit * kUnitBytes;
-  u.low = device::load_stream(reinterpret_cast<const Float4*>(at));
-  u.high = device::load_stream(reinterpret_cast<const Float4*>(at + pitch.codes));
+  u.low = device::load_once(reinterpret_cast<const Float4*>(at));
+  u.high = device::load_once(reinterpret_cast<const Float4*>(at + pitch.codes));
+}
+
+/// Where 16 bytes of a row lie in a stage. A read takes 4 pieces of 2 neighbouring rows at once: they must not meet in
+/// a bank.
+FATHOM_DEVICE int stage_place(int row, int piece) {
+  return row * kLineBytes + (piece ^ (row & 1) << 2) * 16;
+}
+
+/// Starts to copy 128 bytes of 16 rows to shared memory, whole lines at a time; what lies behind unit `count` reads as
+/// 0.
+FATHOM_DEVICE void copy_lines(std::byte* to, const Rows& r, const Pitch& pitch, int line, int count, int lane) {
+  const std::byte* from = r.line + line * kLineBytes;
+  const bool present = 2 * line + lane % 8 / 4 < count;
+  FATHOM_UNROLL
+  for (int i = 0; i < 4; ++i)
+    device::copy_async_16(to + stage_place(4 * i + lane / 8, lane % 8), present ? from + i * (pitch.codes / 2) : r.line,
+                          present);
+}
+
+/// Half of what was copied: one unit.
+FATHOM_DEVICE void read_unit(Unit& u, const std::byte* from, int half, int lane) {
+  from += stage_place(lane / 4, half * 4 + lane % 4);
+  u.low = *reinterpret_cast<const Float4*>(from);
+  u.high = *reinterpret_cast<const Float4*>(from + 8 * kLineBytes);
 }
 
 /// Units first ... first + 3 of the slice, as far as there are `count`.

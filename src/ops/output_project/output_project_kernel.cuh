@@ -130,7 +130,7 @@ FATHOM_DEVICE void project_block(const Params& p, std::byte* shared) {
   source.count = (end - first) * moe::block_units(ExpertFormat::fp8);
   source.blocks = end - first, source.log2_slices = p.split ? 0 : p.log2_slices;
   moe::Product<ExpertFormat::fp8, kTiles> product;
-  product.begin(source, lane);
+  product.begin(source, shared, lane);
 
   const int first_token = device::block_y() * 8 * kTiles, left = p.tokens - first_token;
   const int tokens = left < 8 * kTiles ? left : 8 * kTiles;

@@ -48,7 +48,8 @@ inline Plan make_plan(const OutputProjectArgs& a) {
   p.width = static_cast<int>(rows >> (5 + p.log2_sets));
   p.height = static_cast<int>((tokens + 8 * p.tiles - 1) / (8 * p.tiles));
   p.shared_bytes = static_cast<size_t>(p.threads() / 32 * 2 * 8 * p.tiles) * (moe::kGroupRows + 4) * sizeof(float);
-  if (p.tiles == 8) p.shared_bytes = std::max<size_t>(p.shared_bytes, moe::kRingBytes);
+  p.shared_bytes =
+      std::max<size_t>(p.shared_bytes, p.tiles == 8 ? moe::kRingBytes : p.threads() / 32 * moe::kWeightRing);
   return p;
 }
 
