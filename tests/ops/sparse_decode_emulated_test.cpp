@@ -102,6 +102,20 @@ TEST(SparseDecodeEmulated, DecodesEveryCodeExactlyForEveryScaleByte) {
     }
 }
 
+TEST(SparseDecodeEmulated, SpreadsEveryPairOfCodesToFp16) {
+  for (uint32_t low = 0; low < 256; ++low)
+    for (uint32_t high = 0; high < 256; ++high) {
+      if ((low & 0x7F) == 0x7F || (high & 0x7F) == 0x7F) continue;
+      for (int half = 0; half < 2; ++half) {
+        const uint32_t fields = device::codes_to_f16_fields((low | high << 8) << 16 * half, half);
+        float a, b;
+        device::unpack_f16x2(fields, &a, &b);
+        ASSERT_EQ(a * 256, to_float(e4m3{static_cast<uint8_t>(low)}));
+        ASSERT_EQ(b * 256, to_float(e4m3{static_cast<uint8_t>(high)}));
+      }
+    }
+}
+
 TEST(SparseDecodeEmulated, PlacesRowsWithoutBankConflicts) {
   bool used[16] = {};
   for (int p = 0; p < 16; ++p) used[sparse_decode::physical_row(p)] = true;

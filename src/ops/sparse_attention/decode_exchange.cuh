@@ -38,10 +38,11 @@ FATHOM_DEVICE void open_inbox(const Shared<G>& shared, const Place& at) {
   device::arrive_cluster_relaxed();
 }
 
-/// One thread, once the number of splits that have rows is known.
+/// One thread, once the number of splits that have rows is known. The block's message to itself does not travel.
 template <typename G>
 FATHOM_DEVICE void expect_messages(const Shared<G>& shared, int senders) {
-  device::arrive_and_expect(inbox_barrier(shared), senders * Message<G>::kBytes);
+  const int others = senders - (device::block_x() < senders ? 1 : 0);
+  device::arrive_and_expect(inbox_barrier(shared), others * Message<G>::kBytes);
 }
 
 /// Sends the warp's slice to the blocks that sum it up.
@@ -51,9 +52,11 @@ FATHOM_DEVICE void send_slice(const Shared<G>& shared, const Place& at, Output<G
   const bool fp8 = slice_is_fp8(G::kFormat, at.warp);
   const float factor = fp8 ? normalise<G, true>(shared.state(), output) : normalise<G, false>(shared.state(), output);
   std::byte* outbox = shared.base + G::kOutboxAt + at.warp * (M::kEach * M::kBytes);
+  std::byte* inbox = shared.base + G::kInboxAt + device::block_x() * M::kBytes;  // the same place in every block
   FATHOM_UNROLL
   for (int i = 0; i < M::kEach; ++i) {
-    std::byte* message = outbox + i * M::kBytes;
+    const bool own = M::kEach * at.warp + i == device::block_x();  // the block's message to itself
+    std::byte* message = own ? inbox : outbox + i * M::kBytes;
     reinterpret_cast<float*>(message)[at.lane] = shared.state()[at.lane];
     if (at.lane < 4) reinterpret_cast<float*>(message + M::kFactorAt)[at.lane] = factor;
     FATHOM_UNROLL
@@ -69,9 +72,9 @@ FATHOM_DEVICE void send_slice(const Shared<G>& shared, const Place& at, Output<G
   }
   device::publish_to_products();
   device::sync_warp();
-  if (at.lane < M::kEach)
-    device::copy_to_cluster(shared.base + G::kInboxAt + device::block_x() * M::kBytes, M::kEach * at.warp + at.lane,
-                            outbox + at.lane * M::kBytes, M::kBytes, inbox_barrier(shared));
+  if (at.lane < M::kEach && M::kEach * at.warp + at.lane != device::block_x())
+    device::copy_to_cluster(inbox, M::kEach * at.warp + at.lane, outbox + at.lane * M::kBytes, M::kBytes,
+                            inbox_barrier(shared));
 }
 
 /// Sums up quad `k` of this block's quads over the messages of `senders` splits.
@@ -125,7 +128,7 @@ FATHOM_DEVICE void exchange(const Shared<G>& shared, const Params& p, const Plac
                             int senders, Output<G>& output) {
   device::await_cluster();  // all inboxes are open
   if (device::block_x() < senders) send_slice<G>(shared, at, output);
-  device::sync_block();  // sinks, rotations and the count of bytes of a block without rows
+  device::sync_block();  // the block's message to itself; sinks, rotations and the count of a block without rows
   device::await(inbox_barrier(shared), 0);
   device::arrive_cluster_relaxed();  // whoever has all messages lets their senders go
   if (at.warp < Message<G>::kRun) sum_messages<G>(shared, p, at, token, first_head, senders, at.warp);
