@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
-"""Checks what the compiler says about every CUDA kernel of a build: no spills, no stack frame, and registers few enough for the blocks on a multiprocessor that the kernel's plan counts on.
+"""Checks what the compiler says about every CUDA kernel of a build: no spills, no stack frame, and registers few enough
+for the blocks on a multiprocessor that the kernel's plan counts on.
 
 The reports (*.ptxas, written by tools/keep_ptxas_report during the build) hold one entry for each kernel and GPU
 architecture. EXPECT below says what is assumed; a kernel that no line of it names must still not spill.
 
-usage: kernel_resources.py BUILD_FOLDER [--table]     exit status 1 when an assumption is broken or no report is found
+usage: kernel_resources.py BUILD_FOLDER [--table] [--only REGEX]
+  --table        registers, shared memory and spills of every kernel
+  --only REGEX   only kernels whose demangled name matches
+exit status 1 when an assumption is broken or no report is found
 """
 import re
 import subprocess
@@ -76,8 +80,15 @@ def problems(name, arch, stack, stores, loads, registers, shared):
 
 
 def main(arguments):
-    table = "--table" in arguments
-    folders = [a for a in arguments if a != "--table"]
+    table, only, folders = False, "", []
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "--table":
+            table = True
+        elif argument == "--only":
+            only = next(rest, "")
+        else:
+            folders.append(argument)
     if len(folders) != 1 or folders[0].startswith("-"):
         print(__doc__)
         return 2
@@ -87,6 +98,10 @@ def main(arguments):
         print(f"{folders[0]}: no kernel in any *.ptxas report: build the CUDA kernels first")
         return 1
     readable = demangle(sorted({e[0] for e in entries}))
+    entries = [e for e in entries if re.search(only, readable[e[0]])]
+    if not entries:
+        print(f"{folders[0]}: no kernel matches {only!r}")
+        return 1
     if table:
         print(f"{'arch':<8} {'registers':>9} {'shared':>7} {'stack':>6} {'spills':>7}  kernel")
         for name, arch, stack, stores, loads, registers, shared in sorted(entries):

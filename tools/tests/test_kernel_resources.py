@@ -29,11 +29,11 @@ class Folder(unittest.TestCase):
 
 
 class Report(Folder):
-    def run_on(self, text):
+    def run_on(self, text, *arguments):
         path = self.root / "CMakeFiles/x.dir/a.cu.o.ptxas"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-        done = subprocess.run([sys.executable, TOOLS / "kernel_resources.py", self.root], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, TOOLS / "kernel_resources.py", self.root, *arguments], capture_output=True, text=True)
         return done.returncode, done.stdout
 
     def test_a_clean_kernel_passes(self):
@@ -57,8 +57,16 @@ class Report(Folder):
         self.assertEqual(status, 1)
         self.assertIn("2 blocks of 256 threads", text)
 
+    def test_only_leaves_other_kernels_out_and_fails_when_none_is_left(self):
+        text = entry(stack=24, stores=8, loads=12) + entry(HEADS16, registers=128)
+        self.assertEqual(self.run_on(text)[0], 1)
+        self.assertEqual(self.run_on(text, "--only", "sparse_decode")[0], 0)
+        status, text = self.run_on(text, "--only", "nothing_like_it")
+        self.assertEqual(status, 1)
+        self.assertIn("no kernel matches 'nothing_like_it'", text)
+
     def test_a_folder_without_reports_fails(self):
-        done = subprocess.run([sys.executable, TOOLS / "kernel_resources.py", self.root], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, TOOLS / "kernel_resources.py", self.root, *arguments], capture_output=True, text=True)
         self.assertEqual(done.returncode, 1)
         self.assertIn("build the CUDA kernels first", done.stdout)
 
