@@ -79,6 +79,10 @@ class Api {
 /// {"error": {"message", "type", "param", "code"}}
 std::string openai_error(const ApiError& error);
 
+/// {"type": "error", "error": {"type", "message"}}: Anthropic's form, for the paths where its clients ask.
+std::string messages_error(const ApiError& error);
+bool is_messages_path(std::string_view path);
+
 /// The error that tells of a generation that failed.
 ApiError error_of(const Failure& failure);
 
@@ -94,5 +98,7 @@ struct RouteEntry {
 std::vector<RouteEntry> chat_routes();         // /v1/chat/completions
 std::vector<RouteEntry> completions_routes();  // /v1/completions
 std::vector<RouteEntry> model_routes();        // /v1/models, /tokenize, /detokenize
+std::vector<RouteEntry> messages_routes();     // /v1/messages
+std::vector<RouteEntry> responses_routes();    // /v1/responses
 
 }  // namespace fathom::serve

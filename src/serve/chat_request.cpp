@@ -8,15 +8,12 @@
 #include "serve/fields.h"
 #include "serve/output_form.h"
 #include "text/chat_json.h"
-#include "text/protocol.h"
 
 namespace fathom::serve {
 namespace {
 
 using text::JsonValue;
 using Kind = JsonValue::Kind;
-
-constexpr double kNever = -1000;  // a logit bias that no token survives
 
 void set_member(JsonValue& object, const char* name, JsonValue value) {
   for (auto& member : object.members)
@@ -146,9 +143,6 @@ ChatCall read_chat(const HttpRequest& http, Api& api, uint64_t random) {
   OutputForm form;
   r.one_call = !fields.boolean("parallel_tool_calls").value_or(true);
   const ChatPrompt prompt = read_prompt(fields, api, thinking, form, r.one_call, warnings);
-  if (form.no_calls)  // without its token no call can begin
-    if (const auto dsml = api.model().tokenizer->added_id(text::protocol::kDsml))
-      r.sampling.logit_bias.emplace_back(*dsml, kNever);
 
   call.logprobs = fields.boolean("logprobs").value_or(false);
   const auto top = fields.integer("top_logprobs", 0, 20);

@@ -10,6 +10,8 @@ namespace {
 using text::JsonValue;
 using Kind = JsonValue::Kind;
 
+constexpr double kNever = -1000;  // a logit bias that no token survives
+
 bool is_text(const JsonValue* v, std::string_view text) {
   return v && v->is(Kind::string) && v->text == text;
 }
@@ -58,6 +60,16 @@ text::Grammar calls_of(Fields& fields, const JsonValue& tools, const std::option
   return enforced(fields, "tool_choice", [&] { return text::tool_call_grammar(functions, !one_call); });
 }
 
+void require_schema(Fields& fields, const char* field, const JsonValue& schema, OutputForm& form) {
+  form.grammar = enforced(fields, field, [&] { return text::json_schema_grammar(schema); });
+  form.response_format = R"({"type": "json_schema", "json_schema": {"schema": )" + text::write_json(schema) + "}}";
+}
+
+void require_object(OutputForm& form) {
+  form.grammar = text::json_object_grammar();
+  form.response_format = R"({"type": "json_object"})";
+}
+
 OutputForm read_output_form(Fields& fields, const JsonValue* tools, bool one_call) {
   OutputForm form;
   const bool have_tools = tools && tools->is(Kind::array) && !tools->items.empty();
@@ -88,6 +100,9 @@ OutputForm read_output_form(Fields& fields, const JsonValue* tools, bool one_cal
 }
 
 void set_form(const OutputForm& form, bool thinking, const ApiModel& model, TextRequest& request) {
+  if (form.no_calls)
+    if (const auto dsml = model.tokenizer->added_id(text::protocol::kDsml))
+      request.sampling.logit_bias.emplace_back(*dsml, kNever);
   if (!form.grammar) return;
   if (request.ignore_end)
     throw ApiError(400, "invalid_request_error",

@@ -25,8 +25,14 @@ OutputForm read_output_form(Fields& fields, const text::JsonValue* tools, bool o
 text::Grammar calls_of(Fields& fields, const text::JsonValue& tools, const std::optional<std::string>& name,
                        bool one_call);
 
-/// Puts the form into the request. `thinking`: the prompt ends with an open thinking, which stays free. Throws ApiError
-/// for a form that contradicts ignore_eos.
+/// And for their schemas: the output must be JSON of `schema`. `field` names it in errors.
+void require_schema(Fields& fields, const char* field, const text::JsonValue& schema, OutputForm& form);
+/// The output must be some JSON object.
+void require_object(OutputForm& form);
+
+/// Puts the form into the request. `thinking`: the prompt ends with an open thinking, which stays free. Where
+/// calls are forbidden, the token that begins one cannot be drawn. Throws ApiError for a form that contradicts
+/// ignore_eos.
 void set_form(const OutputForm& form, bool thinking, const ApiModel& model, TextRequest& request);
 
 }  // namespace fathom::serve

@@ -136,6 +136,8 @@ Server::Impl::Impl(const ServerSetup& s, Backend& backend)
   add_routes(chat_routes());
   add_routes(completions_routes());
   add_routes(model_routes());
+  add_routes(messages_routes());
+  add_routes(responses_routes());
   add_routes(health.routes());
   add_routes(profile.routes());
   add_routes(web_routes());
@@ -230,6 +232,8 @@ void Server::Impl::handle(const std::shared_ptr<Exchange>& exchange) {
   t.exchange = exchange;
   t.route = "other";
   exchange->add_header("x-request-id", t.id);
+  const bool anthropic = is_messages_path(request.path);
+  if (anthropic) exchange->add_header("request-id", t.id);
   exchange->on_close([this, key = exchange.get()](bool complete) { closed(key, complete); });
   try {
     if (!admitted(*exchange)) return;
@@ -241,7 +245,7 @@ void Server::Impl::handle(const std::shared_ptr<Exchange>& exchange) {
     t.route = route->path;
     route->route(*this, exchange);
   } catch (const std::exception& e) {
-    fail(*exchange, openai_error, as_api_error(e));
+    fail(*exchange, anthropic ? messages_error : openai_error, as_api_error(e));
   }
 }
 

@@ -146,7 +146,8 @@ std::vector<std::string> events_of(const std::string& body) {
   size_t at = 0;
   while (at < body.size()) {
     const size_t end = std::min(body.find("\n\n", at), body.size());
-    const std::string event = body.substr(at, end - at);
+    std::string event = body.substr(at, end - at);
+    if (event.starts_with("event: ")) event.erase(0, std::min(event.find('\n'), event.size() - 1) + 1);
     if (event.starts_with("data: ")) out.push_back(event.substr(6));
     at = end + 2;
   }
