@@ -33,7 +33,8 @@ class Report(Folder):
         path = self.root / "CMakeFiles/x.dir/a.cu.o.ptxas"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-        done = subprocess.run([sys.executable, TOOLS / "kernel_resources.py", self.root, *arguments], capture_output=True, text=True)
+        command = [sys.executable, TOOLS / "kernel_resources.py", self.root, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True)
         return done.returncode, done.stdout
 
     def test_a_clean_kernel_passes(self):
@@ -66,7 +67,7 @@ class Report(Folder):
         self.assertIn("no kernel matches 'nothing_like_it'", text)
 
     def test_a_folder_without_reports_fails(self):
-        done = subprocess.run([sys.executable, TOOLS / "kernel_resources.py", self.root, *arguments], capture_output=True, text=True)
+        done = subprocess.run([sys.executable, TOOLS / "kernel_resources.py", self.root], capture_output=True, text=True)
         self.assertEqual(done.returncode, 1)
         self.assertIn("build the CUDA kernels first", done.stdout)
 
