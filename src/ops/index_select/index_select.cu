@@ -8,7 +8,14 @@ namespace {
 __global__ void __launch_bounds__(32 * index_query::kWarps) index_queries(const __grid_constant__ IndexQueryArgs a) {
   index_query::query_block(a);
 }
-__global__ void __launch_bounds__(index_select::kThreads, 2)
+/// Where two blocks a multiprocessor would take registers that the scores need, there is one.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ >= 1000)
+constexpr int kResident = 1;
+#else
+constexpr int kResident = 2;
+#endif
+
+__global__ void __launch_bounds__(index_select::kThreads, kResident)
     select_entries(const __grid_constant__ index_select::Params p) {
   __shared__ index_select::Shared shared;
   index_select::select_block(p, shared);
@@ -34,6 +41,10 @@ void index_select_sm80(const IndexSelectArgs& a, const Launch& l) {
     p.counts = reinterpret_cast<uint32_t*>(base + w.counts_at);
     p.candidates = reinterpret_cast<Candidate*>(base + w.candidates_at);
   }
+  // Two blocks a multiprocessor need 80 KB of shared memory there, more than the driver sets apart by itself.
+  device::check("index_select", "division of the cache",
+                cudaFuncSetAttribute(select_entries, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                     cudaSharedmemCarveoutMaxShared));
   const dim3 grid(static_cast<unsigned>(p.splits), static_cast<unsigned>(a.q.size[0]));
   device::launch("index_select", select_entries, {grid, kThreads, 0, l.device.compute_capability >= 90}, l.stream, p);
 }

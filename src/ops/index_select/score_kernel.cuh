@@ -13,6 +13,14 @@
 
 namespace fathom::ops::index_select {
 
+/// Rows of the cache of one sequence.
+struct Keys {
+  const std::byte* data;
+  const int32_t* pages;
+  int64_t stride;
+  int32_t page_rows, visible;
+};
+
 /// Shared memory of a block.
 struct Shared {
   device::Words4 q[kMostHeads / 8][4][32];  // [head tile][word of a lane's codes][lane]: four bf16 pairs
@@ -25,6 +33,7 @@ struct Shared {
   uint16_t chunk[kChunkKeys];
   uint32_t warp_count[2][kWarps];
   uint32_t found[2];
+  Keys keys;
   uint32_t flag;
   uint32_t least;  // key that an entry must have to be kept
 };
@@ -67,14 +76,6 @@ FATHOM_DEVICE void load_queries(const IndexSelectArgs& a, int64_t t, Shared& sha
   auto* weight = reinterpret_cast<uint16_t*>(shared.weight);
   for (int h = device::thread_index(); h < padded; h += kThreads) weight[h] = h < heads ? a.head_weight(t, h).bits : 0;
 }
-
-/// Rows of the cache of one sequence.
-struct Keys {
-  const std::byte* data;
-  const int32_t* pages;
-  int64_t stride;
-  int32_t page_rows, visible;
-};
 
 FATHOM_DEVICE Keys keys_of(const IndexSelectArgs& a, int64_t t) {
   Keys k;

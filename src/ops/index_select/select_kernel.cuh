@@ -322,7 +322,9 @@ FATHOM_DEVICE void select_block(const Params& p, Shared& shared) {
   device::let_next_kernel_start();
   const int split = device::block_x(), thread = device::thread_index();
   const int64_t t = device::block_y();
-  const Keys keys = keys_of(p.a, t);
+  if (thread == 0) shared.keys = keys_of(p.a, t);
+  device::sync_block();
+  const Keys& keys = shared.keys;  // registers are needed for other things
   const int32_t k = p.a.topk;
   if (split == 0 && thread == 0) p.a.length(t) = keys.visible < k ? keys.visible : k;
   if (keys.visible <= k) {

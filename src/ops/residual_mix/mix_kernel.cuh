@@ -82,8 +82,8 @@ FATHOM_DEVICE void partial_block(const Params& p) {
   }
   device::wait_for_previous_kernel();
   device::let_next_kernel_start();
-  const int begin = device::block_y() * kBlockTokens,
-            end = begin + kBlockTokens < p.tokens ? begin + kBlockTokens : p.tokens;
+  const int begin = device::block_y() * p.block_tokens;
+  const int end = begin + p.block_tokens < p.tokens ? begin + p.block_tokens : p.tokens;
   int token = begin + device::warp_index();
   if (token >= end) return;
   Inputs next = load_inputs(p, p.first + token, channel);

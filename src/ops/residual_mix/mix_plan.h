@@ -6,7 +6,11 @@
 namespace fathom::ops::mix {
 
 inline constexpr int kSliceChannels = 32;
-inline constexpr int kPartialWarps = 4, kBlockTokens = 16;
+inline constexpr int kPartialWarps = 4;
+/// Tokens of a block: one a warp while there are few, more where blocks are many and each reads fn.
+constexpr int block_tokens(int64_t tokens) {
+  return tokens <= 16 ? kPartialWarps : 4 * kPartialWarps;
+}
 inline constexpr int kFinishThreads = 512, kFinishWarps = kFinishThreads / 32;
 inline constexpr int kMostChannels = 2 * 8 * kFinishThreads;  // two pieces of 8 channels a thread
 inline constexpr int kGates = 4;                              // mixes of the head
@@ -18,7 +22,7 @@ inline constexpr int kPitch = kMixes == kGates ? 8 : 32;
 struct Params {
   View<bf16, 3> streams;        // [T, 4, d]
   View<const int32_t, 1> rows;  // head: which tokens; data == null: all
-  int32_t first = 0, tokens = 0, slices = 0;
+  int32_t first = 0, tokens = 0, slices = 0, block_tokens = 0;
   // partial
   View<const bf16, 2> y;
   const float *post = nullptr, *comb = nullptr;  // [T][4], [T][16], 16-byte aligned

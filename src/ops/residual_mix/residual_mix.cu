@@ -35,8 +35,9 @@ void run(const char* op, Params p, int64_t tokens, const Launch& l) {
   for (int64_t first = 0; first < tokens; first += kPassTokens) {
     p.first = static_cast<int32_t>(first);
     p.tokens = static_cast<int32_t>(tokens - first < kPassTokens ? tokens - first : kPassTokens);
+    p.block_tokens = block_tokens(p.tokens);
     const int warps = p.tokens < kPartialWarps ? p.tokens : kPartialWarps;
-    const dim3 grid(static_cast<unsigned>(p.slices), device::blocks_for(p.tokens, kBlockTokens));
+    const dim3 grid(static_cast<unsigned>(p.slices), device::blocks_for(p.tokens, p.block_tokens));
     device::launch(op, mix_partial<kMixes>, {grid, 32 * warps, 0, early}, l.stream, p);
     if (!p.fn.data) continue;
     const dim3 rows(static_cast<unsigned>(p.tokens), p.next_post.data ? 2 : 1);
