@@ -6,8 +6,8 @@ Two functions take the tensors that other libraries' functions take, so that a c
     flash_mla_with_kvcache(...)    FlashMLA's flash_mla_with_kvcache in its sparse FP8 form
 
 Both run one fused kernel: window and selected rows, sink and combination of splits included. They run on the current
-stream, may be captured in CUDA graphs (warm up once before), allocate only their outputs (and, when shapes are new, scratch
-memory), and do not synchronise. Deterministic: the same inputs give the same bits.
+stream, may be captured in CUDA graphs (warm up once before), allocate only their outputs (and scratch memory, when what a
+stream has is too small), and do not synchronise. Deterministic: the same inputs give the same bits.
 
 Importing this module needs neither torch nor a GPU; torch is imported by the first call of the functions above.
 """

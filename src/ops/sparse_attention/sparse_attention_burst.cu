@@ -18,6 +18,12 @@ void launch(const Params& p, const Plan& plan, int tokens, void* stream) {
 
 }  // namespace
 
+// What the plan gives to GPUs with 99 KB of shared memory a block; 64 heads with 5 tiles are for larger ones.
+static_assert(Burst<1, 1, 5, 0>::kSharedBytes <= kPortableSharedBytes &&
+              Burst<2, 1, 3, 0>::kSharedBytes <= kPortableSharedBytes &&
+              Burst<2, 2, 5, 0>::kSharedBytes <= kPortableSharedBytes &&
+              Burst<4, 2, 3, 0>::kSharedBytes <= kPortableSharedBytes);
+
 void launch_burst(const Params& p, const Plan& plan, int tokens, void* stream) {
   const bool five = plan.burst > 3;
   if (plan.block_heads == 64)
