@@ -32,8 +32,7 @@ class ConversationReader {
   void system(Fields& fields) {
     const JsonValue* v = fields.find("system");
     if (!v) return;
-    if (std::string text = plain_text(*v, "system", false); !text.empty())
-      out_.push_back({.role = "system", .content = std::move(text)});
+    if (const std::string text = plain_text(*v, "system", false); !text.empty()) system_text(text);
   }
 
   void message(const JsonValue& v, const std::string& place) {
@@ -48,7 +47,7 @@ class ConversationReader {
     if (!content) fields.refuse("content", "is missing: it must be text or a list of blocks");
     const std::string where = place + ".content";
     if (role == "system")
-      out_.push_back({.role = "system", .content = plain_text(*content, where, false)});
+      system_text(plain_text(*content, where, false));
     else if (role == "user")
       user(*content, where);
     else
@@ -109,6 +108,11 @@ class ConversationReader {
       fields.ignore({"source", "title", "context", "content"});
     });
     return out;
+  }
+
+  void system_text(const std::string& text) {
+    if (out_.empty() || out_.back().role != "system") out_.push_back({.role = "system"});
+    add_text(out_.back().content, text);
   }
 
   void user(const JsonValue& content, const std::string& place) {

@@ -1,6 +1,7 @@
 // /v1/models, /tokenize, /detokenize: what the model is, and text and ids without generating.
 #include <fmt/format.h>
 
+#include <ctime>
 #include <iterator>
 
 #include "serve/api.h"
@@ -11,13 +12,21 @@
 namespace fathom::serve {
 namespace {
 
+/// OpenAI's members of a model and, behind them, Anthropic's: both ask at the same path.
 std::string model_json(Api& api, const std::string& name) {
   std::string out = R"({"id":)";
   append_quoted(out, name);
   fmt::format_to(std::back_inserter(out), R"(,"object":"model","created":{},"owned_by":"fathom","root":)",
                  api.model().created);
   append_quoted(out, api.model().names.front());
-  return out + fmt::format(R"(,"parent":null,"max_model_len":{}}})", api.service().limits().max_context);
+  fmt::format_to(std::back_inserter(out), R"(,"parent":null,"max_model_len":{},"type":"model","display_name":)",
+                 api.service().limits().max_context);
+  append_quoted(out, name);
+  const std::time_t created = api.model().created;
+  std::tm utc{};
+  char text[32] = "";
+  if (gmtime_r(&created, &utc)) std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc);
+  return out + fmt::format(R"(,"created_at":"{}"}})", text);
 }
 
 void models(Api& api, const std::shared_ptr<Exchange>& exchange) {
@@ -26,7 +35,11 @@ void models(Api& api, const std::shared_ptr<Exchange>& exchange) {
     if (name != api.model().names.front()) out += ',';
     out += model_json(api, name);
   }
-  exchange->reply(200, "application/json", out + "]}\n");
+  out += R"(],"has_more":false,"first_id":)";
+  append_quoted(out, api.model().names.front());
+  out += R"(,"last_id":)";
+  append_quoted(out, api.model().names.back());
+  exchange->reply(200, "application/json", out + "}\n");
 }
 
 /// /v1/models/NAME

@@ -1,10 +1,12 @@
 #!/bin/sh
-# Runs `fathom serve` and talks to it with real clients: curl and the openai package from PyPI.
+# Runs `fathom serve` and talks to it with real clients: curl and the openai and anthropic packages from PyPI.
 # usage: clients.sh FATHOM MODEL [PYTHON]     exit status 77: a client is missing, what it would have shown is not known
 set -u
 fathom=$1 model=$2 python=${3:-python3}
 command -v curl >/dev/null || { echo "SKIPPED: curl is not installed"; exit 77; }
-"$python" -c 'import openai' 2>/dev/null || { echo "SKIPPED: $python has no openai package (pip install openai)"; exit 77; }
+for package in openai anthropic; do
+  "$python" -c "import $package" 2>/dev/null || { echo "SKIPPED: $python has no $package package (pip install $package)"; exit 77; }
+done
 
 folder=$(mktemp -d) pid=
 stop() { [ -n "$pid" ] && kill -KILL "$pid" 2>/dev/null; rm -rf "$folder"; }
@@ -43,6 +45,8 @@ check 'metrics' 200 "$(status -H "$key" "$url/metrics")"
 check 'health' 200 "$(status "$url/health")"
 
 "$python" "$(dirname "$0")/openai_client.py" "$url" secret || failed=1
+"$python" "$(dirname "$0")/responses_client.py" "$url" secret || failed=1
+"$python" "$(dirname "$0")/anthropic_client.py" "$url" secret || failed=1
 
 # Killed in the middle of a stream, and started again at once on the same port.
 curl -sN -H "$key" "$url/v1/chat/completions" -d "${chat%10}2000,\"ignore_eos\":true,\"stream\":true}" >"$folder/cut" &

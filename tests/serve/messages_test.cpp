@@ -367,6 +367,27 @@ TEST(Messages, AnUnknownFieldIsAcceptedAndNamedOnce) {
   EXPECT_EQ(warning.find("cache_control"), std::string::npos);
 }
 
+TEST(Messages, ModelsHaveWhatAnthropicsHaveToo) {
+  RunningServer server;
+  const Answer a = get(server.port(), "/v1/models", "anthropic-version: 2023-06-01\r\n");
+  EXPECT_EQ(at(a.body, "data.0.type"), "model");
+  EXPECT_EQ(at(a.body, "data.0.display_name"), "fairy");
+  EXPECT_EQ(at(a.body, "data.0.created_at"), "1970-01-01T00:00:01Z");
+  EXPECT_EQ(at(a.body, "data.0.owned_by"), "fathom");
+  EXPECT_EQ(at(a.body, "has_more"), "false");
+  EXPECT_EQ(at(a.body, "last_id"), "other-name");
+}
+
+TEST(Messages, TextsOfTheSystemAreOneMessage) {
+  RunningServer server;
+  const auto count = [&](const std::string& body) {
+    return at(post(server.port(), "/v1/messages/count_tokens", body).body, "input_tokens");
+  };
+  const std::string user = R"({"role":"user","content":"Hi"})";
+  EXPECT_EQ(count(with_messages(R"({"role":"system","content":"kind"},)" + user, R"("system":"Be")")),
+            count(with_messages(user, R"("system":"Be\n\nkind")")));
+}
+
 TEST(Messages, KeysAreAskedForInBothHeaders) {
   ServeOptions options = quiet_options();
   options.api_keys = {"secret"};
