@@ -28,11 +28,11 @@ class Client {
 
   void send(std::string_view bytes);
   /// The next answer; waits at most `limit` for each piece.
-  Answer read(std::chrono::seconds limit = std::chrono::seconds(20));
+  Answer read(std::chrono::seconds limit = std::chrono::seconds(120));
   /// More bytes of whatever kind until `text` was seen; false when the connection ended or nothing came in time.
-  bool read_until(std::string_view text, std::chrono::seconds limit = std::chrono::seconds(20));
+  bool read_until(std::string_view text, std::chrono::seconds limit = std::chrono::seconds(120));
   /// True when the server has closed the connection and nothing was left to read.
-  bool closed(std::chrono::seconds limit = std::chrono::seconds(20));
+  bool closed(std::chrono::seconds limit = std::chrono::seconds(120));
   void close();
 
  private:
