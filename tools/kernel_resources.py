@@ -22,9 +22,9 @@ STATIC_SHARED_LIMIT = 48 * 1024
 EXPECT = [
     # sparse attention decode: two blocks an SM for the instance with 16 heads (one m-tile), where shared memory has room
     # for them; one for the others
-    (r"sparse_decode.*decode<.*Geometry<.*RowFormat\)\d+, (?:\(int\))?1, ", 256, 2, {"sm_80", "sm_90a"}),
+    (r"sparse_decode.*decode<.*Geometry<.*RowFormat\)\d+, (?:\(int\))?1, ", 256, 2, {"sm_90a"}),
     (r"sparse_decode.*decode<", 256, 1, None),
-    (r"sparse_decode.*decode_(burst|cluster)<.*Burst<(?:\(int\))?1, ", 256, 2, {"sm_80", "sm_90a"}),
+    (r"sparse_decode.*decode_(burst|cluster)<.*Burst<(?:\(int\))?1, ", 256, 2, {"sm_90a"}),
     (r"sparse_decode.*decode_(burst|cluster)<", 256, 1, None),
     (r"sparse_decode.*decode_wide", 384, 1, {"sm_90a"}),
     (r"lab::gpu.*wgmma_kernel", 128, 1, None),

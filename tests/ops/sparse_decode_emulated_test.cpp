@@ -220,6 +220,7 @@ TEST(SparseDecodeEmulated, SplitsCombineThroughTheMemoryOfACluster) {
   s.padding = 1;
   s.window_length = {40, 5}, s.extra_length = {200, 30};
   expect_right<Burst<1, 1, 5, 8>>(s, {8, 0, 41}, "cluster of 8");
+  s.heads = 9, s.window_length = {40, 0}, s.extra_length = {200, 33};
   expect_right<Burst<1, 1, 3, 16>>(s, {16, 0, 42}, "cluster of 16");
   s.window_length = {0, 1}, s.extra_length = {0, 0}, s.rotate = false;
   expect_right<Burst<1, 1, 3, 16>>(s, {16, 0, 43}, "no row, one row");

@@ -10,6 +10,16 @@
 
 namespace fathom::ops::sparse_decode {
 
+/// Blocks an SM that an instance is compiled for. Only sm_90 has shared memory for two; elsewhere the registers that
+/// two would leave are too few.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ < 900 || __CUDA_ARCH__ >= 1000)
+template <typename G>
+inline constexpr int kResident = 1;
+#else
+template <typename G>
+inline constexpr int kResident = G::kBlocksPerSm;
+#endif
+
 inline void check(cudaError_t code, const char* what) {
   if (code != cudaSuccess) launch_failed(what, cudaGetErrorString(code));
 }

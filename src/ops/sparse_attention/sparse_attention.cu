@@ -6,15 +6,6 @@
 namespace fathom::ops::sparse_decode {
 namespace {
 
-/// sm_100 and later compile some instances to a few more registers, and sm_120 has shared memory for one block only.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 1000
-template <typename G>
-inline constexpr int kResident = 1;
-#else
-template <typename G>
-inline constexpr int kResident = G::kBlocksPerSm;
-#endif
-
 template <typename G>
 __global__ void __launch_bounds__(kThreads, kResident<G>) decode(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) std::byte shared[];

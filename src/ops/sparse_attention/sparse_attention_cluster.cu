@@ -6,7 +6,7 @@ namespace fathom::ops::sparse_decode {
 namespace {
 
 template <typename G>
-__global__ void __launch_bounds__(kThreads, G::kBlocksPerSm) decode_cluster(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kThreads, kResident<G>) decode_cluster(const __grid_constant__ Params p) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) std::byte shared[];
   burst_block<G>(p, shared);
