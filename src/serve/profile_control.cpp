@@ -67,7 +67,7 @@ std::shared_ptr<Recording> ProfileControl::Impl::read(const HttpRequest& request
     }
     for (const std::string& activity : fields.texts("activities", 16)) {
       if (activity == "GPU" || activity == "CUDA")
-        warnings.push_back("activities: the engine runs on the CPU, there is no GPU to record");
+        warnings.push_back("activities: the operations of the engine are recorded as CPU spans, also on a GPU");
       else if (activity != "CPU")
         fields.refuse("activities", fmt::format("has {}: this server records CPU", printable(activity)));
     }
