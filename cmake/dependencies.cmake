@@ -5,7 +5,7 @@ find_package(TBB REQUIRED)
 find_package(fmt REQUIRED)
 find_package(nlohmann_json REQUIRED)
 find_package(CLI11 REQUIRED)
-find_package(Boost 1.74 REQUIRED)  # headers: Asio and Beast
+find_package(Boost 1.81 REQUIRED)  # headers: Asio and Beast
 find_package(spdlog REQUIRED)
 find_package(prometheus-cpp CONFIG REQUIRED COMPONENTS core)
 pkg_check_modules(pcre2 REQUIRED IMPORTED_TARGET libpcre2-8)
