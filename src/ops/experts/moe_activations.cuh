@@ -54,8 +54,10 @@ struct Staged {
   static constexpr bool kInOrder = From::kInOrder;
   From from;
   std::byte* ring;
-  const uint32_t* offset;  // of the rows, in shared memory
   int tokens, blocks, threads;
+
+  /// Where the rows begin, behind the ring.
+  FATHOM_DEVICE uint32_t* offsets() const { return reinterpret_cast<uint32_t*>(ring + kStages * kStageBytes); }
 
   /// Pieces that one load instruction takes from two neighbouring tokens must differ in their place modulo 8.
   static FATHOM_DEVICE int place(int token, int piece) {
@@ -68,7 +70,7 @@ struct Staged {
       std::byte* to = ring + block % kStages * kStageBytes;
       FATHOM_UNROLL_1
       for (int i = device::thread_index(); i < tokens * 16; i += threads)
-        device::copy_async_16(to + place(i / 16, i % 16), source + offset[i / 16] + i % 16 * 16, true);
+        device::copy_async_16(to + place(i / 16, i % 16), source + offsets()[i / 16] + i % 16 * 16, true);
     }
     device::copy_async_commit();
   }

@@ -8,10 +8,10 @@ namespace fathom::ops::moe {
 
 /// Threads a block may have, and blocks a multiprocessor should hold: 16 warps of 128 registers, or 8 of 255.
 constexpr int most_threads(int tiles) {
-  return tiles == 8 ? 256 : 32 * kMaxSlices;
+  return tiles > 2 ? 256 : 32 * kMaxSlices;
 }
 constexpr int resident_blocks(int tiles) {
-  return tiles == 8 ? 1 : 4;
+  return tiles > 2 ? 1 : 4;
 }
 
 template <ExpertFormat kFormat, int kTiles>
@@ -48,7 +48,7 @@ void launch_format(const Params& p, const Plan& plan, bool early, void* stream) 
     case 2:
       return launch_instance<kFormat, 2>(p, plan, early, stream);
     default:
-      return launch_instance<kFormat, 8>(p, plan, early, stream);
+      return launch_instance < kFormat, kFormat == ExpertFormat::nvfp4 ? 6 : 8 > (p, plan, early, stream);
   }
 }
 

@@ -50,7 +50,7 @@ constexpr bool uses_ring(int tiles) {
 }
 
 struct Plan {
-  int tiles = 1;  // of 8 tokens: 1, 2, 8
+  int tiles = 1;  // of 8 tokens: 1, 2, and 8 (6 for nvfp4, whose scales take registers)
   int log2_up_slices = 0, log2_down_slices = 0;
   int log2_up_sets = 0, log2_down_sets = 0;  // of 16 rows of w1 and of w3, or of 32 rows of w2, in a block
   int shared_tiles = 0, most_tiles = 0;      // grid height: the shared expert's tiles come first
@@ -59,8 +59,8 @@ struct Plan {
 
   int tile_tokens() const { return 8 * tiles; }
   /// With most tokens a warp takes all slices, otherwise one.
-  int up_threads() const { return 32 << ((tiles == 8 ? 0 : log2_up_slices) + log2_up_sets); }
-  int down_threads() const { return 32 << ((tiles == 8 ? 0 : log2_down_slices) + log2_down_sets); }
+  int up_threads() const { return 32 << ((tiles > 2 ? 0 : log2_up_slices) + log2_up_sets); }
+  int down_threads() const { return 32 << ((tiles > 2 ? 0 : log2_down_slices) + log2_down_sets); }
 };
 
 struct Params {

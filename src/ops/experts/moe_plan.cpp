@@ -21,7 +21,7 @@ int64_t shared_rows(const ExpertsArgs& a) {
 /// of weights.
 size_t shared_bytes(int warps, int tiles) {
   const size_t sums = static_cast<size_t>(2 * warps * 8 * tiles) * (kGroupRows + 4) * sizeof(float);
-  return std::max<size_t>(sums, tiles == 8 ? kRingBytes : uses_ring(tiles) ? warps * kWeightRing : 0);
+  return std::max<size_t>(sums, tiles > 2 ? kRingBytes : uses_ring(tiles) ? warps * kWeightRing : 0);
 }
 
 Weight pack(const ExpertWeight& w) {
@@ -51,11 +51,11 @@ Plan make_plan(const ExpertsArgs& a) {
   const int64_t least = shared_rows(a) ? std::min(a.w1.rows, shared_rows(a)) : a.w1.rows;
   // Most experts have few tokens: T k / E on average.
   const int64_t each = slots / std::max<int64_t>(1, a.experts);
-  p.tiles = tokens <= 4 ? 1 : each <= 12 ? 2 : 8;
+  p.tiles = tokens <= 4 ? 1 : each <= 12 ? 2 : a.w1.format == ExpertFormat::nvfp4 ? 6 : 8;
   p.log2_up_slices = log2_slices_for(d), p.log2_down_slices = log2_slices_for(least);
   // Small blocks spread few experts over the GPU; larger ones share activations.
-  p.log2_up_sets = p.tiles == 8 ? 3 : tokens <= 4 ? 0 : 2 - p.log2_up_slices;
-  p.log2_down_sets = p.tiles < 8 ? (tokens <= 4 ? 0 : 2 - p.log2_down_slices) : d % 256 == 0 ? 3 : 2;
+  p.log2_up_sets = p.tiles > 2 ? 3 : tokens <= 4 ? 0 : 2 - p.log2_up_slices;
+  p.log2_down_sets = p.tiles <= 2 ? (tokens <= 4 ? 0 : 2 - p.log2_down_slices) : d % 256 == 0 ? 3 : 2;
   const int64_t tile = p.tile_tokens();
   p.shared_tiles = a.shared_w1.codes.data ? static_cast<int>((tokens + tile - 1) / tile) : 0;
   const int64_t touched = std::min<int64_t>(a.experts, slots);

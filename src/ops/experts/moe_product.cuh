@@ -10,11 +10,11 @@
 
 namespace fathom::ops::moe {
 
-inline constexpr int kDepth = 2;                    // units in registers; divides kScaleUnits
+inline constexpr int kDepth = 2;                    // units in registers at most; divides kScaleUnits
 inline constexpr int kPartialRow = kGroupRows + 4;  // floats; the 4 spread a store over all banks
 
 constexpr bool takes_all_slices(int tiles) {
-  return tiles == 8;
+  return tiles > 2;
 }
 
 /// What a warp multiplies: 16 rows of two matrices, or 2 x 16 rows of one.
@@ -29,7 +29,10 @@ struct Source {
 template <ExpertFormat kFormat, int kTiles, bool kRing = !takes_all_slices(kTiles)>
 struct Product {
   static constexpr bool kAllSlices = takes_all_slices(kTiles);
-  Unit unit[kRing ? 1 : kDepth][2];
+  static constexpr int kUnits =
+      kRing || kAllSlices ? 1 : kDepth;  // in registers; sums of 64 tokens leave no room for 2
+  static constexpr bool kUnitScales = kAllSlices && kFormat == ExpertFormat::nvfp4;
+  Unit unit[kUnits][2];
   std::byte* ring;  // of the warp
   Scales<kFormat> scales[2];
   float sum[2][kTiles][4];
@@ -39,7 +42,7 @@ struct Product {
   FATHOM_DEVICE void begin(const Source& s, std::byte* shared, int lane) {
     if constexpr (!kRing) {
       FATHOM_UNROLL
-      for (int i = 0; i < kDepth; ++i)
+      for (int i = 0; i < kUnits; ++i)
         if (i < s.count) load(i, i, s);
     } else {
       ring = shared + device::warp_index() * kWeightRing;
@@ -49,7 +52,7 @@ struct Product {
     FATHOM_UNROLL
     for (int m = 0; m < 2; ++m) {
       scales[m] = {};
-      load_scales(scales[m], s.rows[m], s.pitch, 0, s.count, lane);
+      if constexpr (!kUnitScales) load_scales(scales[m], s.rows[m], s.pitch, 0, s.count, lane);
       clear(sum[m]);
       if constexpr (kAllSlices) clear(total[m]);
     }
@@ -67,13 +70,13 @@ struct Product {
         run_live<2>(s, x, lane);
     } else {
       if (tokens <= 16)
-        run_live<2>(s, x, lane);
+        run_slices<2>(s, x, lane);
       else if (tokens <= 32)
-        run_live<4>(s, x, lane);
-      else if (tokens <= 48)
-        run_live<6>(s, x, lane);
+        run_slices<4>(s, x, lane);
+      else if (kTiles == 6 || tokens <= 48)
+        run_slices<6>(s, x, lane);
       else
-        run_live<8>(s, x, lane);
+        run_slices<kTiles>(s, x, lane);
     }
   }
 
@@ -145,6 +148,10 @@ struct Product {
     uint32_t low[2][2], high[2][2];
     FATHOM_UNROLL
     for (int m = 0; m < 2; ++m) {
+      if constexpr (kUnitScales) {
+        nvfp4_factors(scales[m].low[0], low[m]), nvfp4_factors(scales[m].high[0], high[m]);
+        continue;
+      }
       decode_factors<kFormat>(scales[m].low, source, lane, low[m]);
       if constexpr (is_fp4(kFormat))
         decode_factors<kFormat>(scales[m].high, source, lane, high[m]);
@@ -162,13 +169,10 @@ struct Product {
       if constexpr (kAllSlices) {
         const std::byte* from = x.template step<kFormat>(at, step, lane);
         FATHOM_UNROLL
-        for (int j = 0; j < kLive; j += 2) {  // two at a time: sums that depend on each other stand apart
-          const Float4 v[2] = {*reinterpret_cast<const Float4*>(from + x.row(j)),
-                               *reinterpret_cast<const Float4*>(from + x.row(j + 1))};
-          multiply_half<0>(sum[0][j], a[0], v[0]), multiply_half<0>(sum[1][j], a[1], v[0]);
-          multiply_half<0>(sum[0][j + 1], a[0], v[1]), multiply_half<0>(sum[1][j + 1], a[1], v[1]);
-          multiply_half<1>(sum[0][j], a[0], v[0]), multiply_half<1>(sum[1][j], a[1], v[0]);
-          multiply_half<1>(sum[0][j + 1], a[0], v[1]), multiply_half<1>(sum[1][j + 1], a[1], v[1]);
+        for (int j = 0; j < kLive; ++j) {
+          const Float4 v = *reinterpret_cast<const Float4*>(from + x.row(j));
+          multiply_half<0>(sum[0][j], a[0], v), multiply_half<0>(sum[1][j], a[1], v);
+          multiply_half<1>(sum[0][j], a[0], v), multiply_half<1>(sum[1][j], a[1], v);
         }
       } else {
         FATHOM_UNROLL
@@ -182,10 +186,9 @@ struct Product {
 
   template <int kLive, typename X>
   FATHOM_DEVICE void run_live(const Source& s, X& x, int lane) {
-    int slice = 0, slice_end = s.count, stage = 0;
-    if constexpr (kAllSlices) slice_end = first_block(s.blocks, s.log2_slices, 1) * block_units(kFormat);
-    constexpr bool kReadsAhead = !kAllSlices && kLive == 1;  // more would not fit into registers
-    Float4 ahead[kSteps][kLive] = {};                        // activations of the next unit
+    int stage = 0;
+    constexpr bool kReadsAhead = kRing && kLive == 1;  // more would not fit into registers
+    Float4 ahead[kSteps][kLive] = {};                  // activations of the next unit
     if constexpr (kReadsAhead) read_activations<kLive>(ahead, x, 0, lane);
     FATHOM_UNROLL_1
     for (int base = 0; base < s.count; base += kScaleUnits) {
@@ -196,38 +199,52 @@ struct Product {
       for (int i = 0; i < kScaleUnits; ++i) {
         const int at = base + i;
         if (at >= s.count) continue;
-        if constexpr (kAllSlices) {
-          if (at == slice_end) {
-            fold();
-            slice_end = first_block(s.blocks, s.log2_slices, ++slice + 1) * block_units(kFormat);
-          }
-          x.template enter<kFormat>(at);
-          multiply<kLive>(unit[i % kDepth], (lane & ~3) + i, at, x, ahead, lane);
-          if (at + kDepth < s.count) load(i % kDepth, at + kDepth, s);
-        } else {
-          Float4 b[kSteps][kLive];
-          if constexpr (kReadsAhead) {
-            FATHOM_UNROLL
-            for (int step = 0; step < kSteps; ++step) b[step][0] = ahead[step][0];
-          }
-          if constexpr (kRing) {
-            if (i % 2 == 0) {
-              device::copy_async_wait<kWeightStages - 2>();
-              device::sync_warp();  // the lines are there, and everybody has done with those before
-              copy(stage == 0 ? kWeightStages - 1 : stage - 1, at / 2 + kWeightStages - 1, s, lane);
-            }
-            FATHOM_UNROLL
-            for (int m = 0; m < 2; ++m) read_unit(unit[0][m], ring + (2 * stage + m) * kMatrixBytes, i % 2, lane);
-            if (i % 2 == 1) stage = stage + 1 == kWeightStages ? 0 : stage + 1;
-          }
-          if constexpr (!kReadsAhead) read_activations<kLive>(b, x, at, lane);
-          if (kReadsAhead && at + 1 < s.count) read_activations<kLive>(ahead, x, at + 1, lane);
-          multiply<kLive>(unit[kRing ? 0 : i % kDepth], (lane & ~3) + i, at, x, b, lane);
-          if (!kRing && at + kDepth < s.count) load(i % kDepth, at + kDepth, s);
+        Float4 b[kSteps][kLive];
+        if constexpr (kReadsAhead) {
+          FATHOM_UNROLL
+          for (int step = 0; step < kSteps; ++step) b[step][0] = ahead[step][0];
         }
+        if constexpr (kRing) {
+          if (i % 2 == 0) {
+            device::copy_async_wait<kWeightStages - 2>();
+            device::sync_warp();  // the lines are there, and everybody has done with those before
+            copy(stage == 0 ? kWeightStages - 1 : stage - 1, at / 2 + kWeightStages - 1, s, lane);
+          }
+          FATHOM_UNROLL
+          for (int m = 0; m < 2; ++m) read_unit(unit[0][m], ring + (2 * stage + m) * kMatrixBytes, i % 2, lane);
+          if (i % 2 == 1) stage = stage + 1 == kWeightStages ? 0 : stage + 1;
+        }
+        if constexpr (!kReadsAhead) read_activations<kLive>(b, x, at, lane);
+        if (kReadsAhead && at + 1 < s.count) read_activations<kLive>(ahead, x, at + 1, lane);
+        multiply<kLive>(unit[i % kUnits], (lane & ~3) + i, at, x, b, lane);
+        if (!kRing && at + kUnits < s.count) load(i % kUnits, at + kUnits, s);
       }
       FATHOM_UNROLL
       for (int m = 0; m < 2; ++m) scales[m] = next[m];
+    }
+  }
+
+  /// The same for all slices, one after the other.
+  template <int kLive, typename X>
+  FATHOM_DEVICE void run_slices(const Source& s, X& x, int lane) {
+    int slice = 0, slice_end = first_block(s.blocks, s.log2_slices, 1) * block_units(kFormat);
+    FATHOM_UNROLL_1
+    for (int at = 0; at < s.count; ++at) {
+      FATHOM_UNROLL
+      for (int m = 0; m < 2; ++m) {
+        if constexpr (kUnitScales)
+          load_unit_scales(scales[m], s.rows[m], s.pitch, at, lane);
+        else if (at > 0 && at % kScaleUnits == 0)  // no registers to read them ahead
+          load_scales(scales[m], s.rows[m], s.pitch, at, s.count, lane);
+      }
+      if (at == slice_end) {
+        fold();
+        slice_end = first_block(s.blocks, s.log2_slices, ++slice + 1) * block_units(kFormat);
+      }
+      x.template enter<kFormat>(at);
+      const Float4(*none)[kLive] = nullptr;
+      multiply<kLive>(unit[0], (lane & ~3) + at % kScaleUnits, at, x, none, lane);
+      if (at + 1 < s.count) load(0, at + 1, s);
     }
     fold();
   }
@@ -256,10 +273,9 @@ template <ExpertFormat kFormat, int kTiles, bool kRing, typename From, typename 
 FATHOM_DEVICE void multiply_tile(Product<kFormat, kTiles, kRing>& product, const Source& source, const From& from,
                                  int tokens, const Place& place, std::byte* shared, const Offset& offset_of) {
   if constexpr (takes_all_slices(kTiles)) {
-    auto* offset = reinterpret_cast<uint32_t*>(shared + kStages * kStageBytes);
-    if (device::thread_index() < tokens) offset[device::thread_index()] = offset_of(device::thread_index());
+    Staged<From> x{from, shared, tokens, source.count / block_units(kFormat), place.threads()};
+    if (device::thread_index() < tokens) x.offsets()[device::thread_index()] = offset_of(device::thread_index());
     device::sync_block();
-    Staged<From> x{from, shared, offset, tokens, source.count / block_units(kFormat), place.threads()};
     x.begin();
     product.run(source, x, tokens, place.lane);
     device::copy_async_wait<0>();

@@ -139,6 +139,24 @@ FATHOM_DEVICE uint32_t power_pair(uint32_t byte, uint32_t offset) {
   return (field < 254 ? field : 254) * 0x00800080u;
 }
 
+/// Factors of two e4m3 scales in the low half of `both`.
+FATHOM_DEVICE void nvfp4_factors(uint32_t both, uint32_t (&factor)[2]) {
+  const uint32_t fields =
+      (both << 4 & 0x7F0) | (both << 12 & 0x07F00000u) | (both << 8 & 0x8000) | (both << 16 & 0x80000000u);
+  constexpr uint32_t kUp = 0x7B007B00u;  // 2^119, twice: fields are values times 2^-120, factors times 2^118
+  const uint32_t pair = device::multiply_bf16x2(device::multiply_bf16x2(fields, kUp), kUp);
+  factor[0] = device::byte_permute(pair, pair, 0x1010), factor[1] = device::byte_permute(pair, pair, 0x3232);
+}
+
+/// The two scales of this thread's codes in a unit, of row g and of row g + 8, for whom cannot keep those of four
+/// units.
+FATHOM_DEVICE void load_unit_scales(Scales<ExpertFormat::nvfp4>& s, const Rows& r, const Pitch& pitch, int unit,
+                                    int lane) {
+  const uint8_t* at = r.scale + unit * 8 + lane % 4 * 2;
+  s.low[0] = *reinterpret_cast<const uint16_t*>(at);
+  s.high[0] = *reinterpret_cast<const uint16_t*>(at + pitch.scale);
+}
+
 /// Factors for the first and the second half of this thread's codes in a unit; `words` are those of the unit's thread.
 template <ExpertFormat kFormat>
 FATHOM_DEVICE void decode_factors(const uint32_t (&words)[Scales<kFormat>::kWords], int source, int lane,
@@ -146,11 +164,7 @@ FATHOM_DEVICE void decode_factors(const uint32_t (&words)[Scales<kFormat>::kWord
   if constexpr (kFormat == ExpertFormat::nvfp4) {
     const uint32_t first = shuffle_word(words[0], source), second = shuffle_word(words[1], source);
     const uint32_t both = (lane % 4 < 2 ? first : second) >> lane % 2 * 16;  // two e4m3 scales
-    const uint32_t fields =
-        (both << 4 & 0x7F0) | (both << 12 & 0x07F00000u) | (both << 8 & 0x8000) | (both << 16 & 0x80000000u);
-    constexpr uint32_t kUp = 0x7B007B00u;  // 2^119, twice: fields are values times 2^-120, factors times 2^118
-    const uint32_t pair = device::multiply_bf16x2(device::multiply_bf16x2(fields, kUp), kUp);
-    factor[0] = device::byte_permute(pair, pair, 0x1010), factor[1] = device::byte_permute(pair, pair, 0x3232);
+    nvfp4_factors(both, factor);
   } else {
     uint32_t byte = shuffle_word(words[0], source);
     if constexpr (kFormat == ExpertFormat::mxfp4) byte = byte >> lane % 4 * 8 & 255;
