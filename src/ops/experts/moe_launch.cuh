@@ -10,8 +10,14 @@ namespace fathom::ops::moe {
 constexpr int most_threads(int tiles) {
   return tiles > 2 ? 256 : 32 * kMaxSlices;
 }
+/// Other architectures than sm_90 compile to a few more registers.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
+inline constexpr int kSmallBlocks = 3;
+#else
+inline constexpr int kSmallBlocks = 4;
+#endif
 constexpr int resident_blocks(int tiles) {
-  return tiles > 2 ? 1 : 4;
+  return tiles > 2 ? 1 : kSmallBlocks;
 }
 
 template <ExpertFormat kFormat, int kTiles>
