@@ -30,7 +30,6 @@ LAYERS = {
     "engine": ENGINE,
     "lab": BASE + ["ops"],
     "capi": BASE + ["ops", "lab"],
-    "capi": BASE + ["ops", "lab"],
     "trace": FORMATS,
     "plan": FORMATS,
     "bench": ENGINE + ["engine", "plan"],
