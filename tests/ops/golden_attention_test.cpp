@@ -29,8 +29,9 @@ struct Quantised {
 template <typename Name>
 void expect_close(const bf16* got, View<const bf16, 1> want, Name variant, double relative_l2) {
   const Match m = compare(got, want);
-  if (std::string(variant) == "ref")
+  if (std::string(variant) == "ref") {
     EXPECT_EQ(m.different, 0u) << "of " << m.count << ", worst " << m.worst_ulps << " ulp";
+  }
   EXPECT_LE(m.relative_l2, relative_l2) << variant << ": " << m.different << " of " << m.count << " differ";
 }
 

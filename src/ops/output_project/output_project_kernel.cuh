@@ -72,7 +72,7 @@ FATHOM_DEVICE bool gather_slices(const Params& p, const moe::Place& place, float
   if (!completes_columns(counter, static_cast<uint32_t>(slices), reinterpret_cast<uint32_t*>(sums + kBlockSums)))
     return false;
   for (int i = device::thread_index(); i < kBlockSums / 4; i += threads) {
-    Float4 v[kMostSlices], sum{0, 0, 0, 0};
+    Float4 v[kMostSlices] = {}, sum{0, 0, 0, 0};
     FATHOM_UNROLL
     for (int s = 0; s < kMostSlices; ++s)
       if (s < slices) v[s] = device::load_l2(reinterpret_cast<const Float4*>(all + s * kBlockSums) + i);
