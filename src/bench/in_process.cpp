@@ -1,6 +1,4 @@
 // A model in this process as the target: the engine alone, without HTTP.
-#include <sys/resource.h>
-
 #include <chrono>
 #include <cmath>
 #include <map>

@@ -49,6 +49,8 @@ class Entry {
     if (at == object_.end()) fail("{}: {} is missing", where_, field);
     return *at;
   }
+  /// Another name for it in messages.
+  void call(std::string where) { where_ = std::move(where); }
   bool has(const char* field) const { return object_.contains(field); }
 
  private:
@@ -57,21 +59,19 @@ class Entry {
 };
 
 Gpu read_gpu(const Json& object, const std::string& place) {
-  const Entry e(object, place,
-                {"name", "aliases", "compute_capability", "sms", "memory", "bandwidth", "bf16", "fp8", "fp4", "link"});
+  Entry named(object, place,
+              {"name", "aliases", "compute_capability", "sms", "memory", "bandwidth", "bf16", "fp8", "fp4", "link"});
   Gpu g;
-  g.name = e.text("name");
+  g.name = named.text("name");
   const std::string where = place + " (" + printable(g.name) + ")";
-  if (e.has("aliases")) {
-    if (!e.get("aliases").is_array()) fail("{}: aliases must be a list of texts", where);
-    for (const Json& alias : e.get("aliases")) {
+  named.call(where);
+  if (named.has("aliases")) {
+    if (!named.get("aliases").is_array()) fail("{}: aliases must be a list of texts", where);
+    for (const Json& alias : named.get("aliases")) {
       if (!alias.is_string()) fail("{}: aliases must be a list of texts", where);
       g.aliases.push_back(alias.get<std::string>());
     }
   }
-  const Entry named(
-      object, where,
-      {"name", "aliases", "compute_capability", "sms", "memory", "bandwidth", "bf16", "fp8", "fp4", "link"});
   g.compute_capability = static_cast<int>(named.number("compute_capability", 0, 999));
   g.sm_count = static_cast<int>(named.number("sms", 1, 10000));
   g.memory = named.number("memory", 256, 1e8) * (1 << 20);

@@ -96,6 +96,22 @@ Grammar::Symbol Grammar::repeat(Sequence s, int64_t least, int64_t most) {
   return rest;
 }
 
+Grammar::Symbol in_order(Grammar& g, std::span<const Part> parts, Grammar::Symbol before, Grammar::Symbol between,
+                         const std::array<Grammar::Symbol, 2>& end) {
+  // From the end: what may follow at part k, when nothing (0) or something (1) stands before it.
+  std::array<Grammar::Symbol, 2> rest = end;
+  for (size_t k = parts.size(); k-- > 0;) {
+    std::array<Grammar::Symbol, 2> now;
+    for (size_t some = 0; some < 2; ++some) {
+      std::vector<Grammar::Sequence> ways = {{some ? between : before, parts[k].symbol, rest[1]}};
+      if (!parts[k].needed) ways.push_back({rest[some]});
+      now[some] = g.choice(std::move(ways));
+    }
+    rest = now;
+  }
+  return rest[0];
+}
+
 Grammar::Symbol utf8_character(Grammar& g, const ByteSet& without) {
   std::array<Grammar::Symbol, utf8_states> states;
   for (int i = 1; i < utf8_states; ++i) states[static_cast<size_t>(i)] = g.add_rule();

@@ -4,6 +4,7 @@
 // must not be left-recursive (a rule that can begin with itself); repetition is written right-recursively, by repeat().
 #pragma once
 
+#include <array>
 #include <bitset>
 #include <cstdint>
 #include <span>
@@ -57,6 +58,16 @@ class Grammar {
 
 /// `a` followed by `b`.
 Grammar::Sequence operator+(Grammar::Sequence a, const Grammar::Sequence& b);
+
+/// A part of a list; one that is not needed may be left out.
+struct Part {
+  Grammar::Symbol symbol;
+  bool needed = false;
+};
+/// The parts in their order: `before` stands before the first that comes, `between` before every other; then `end[1]`,
+/// or `end[0]` when none came.
+Grammar::Symbol in_order(Grammar& g, std::span<const Part> parts, Grammar::Symbol before, Grammar::Symbol between,
+                         const std::array<Grammar::Symbol, 2>& end);
 
 /// One character in UTF-8, without the ASCII characters of `without`.
 Grammar::Symbol utf8_character(Grammar& g, const ByteSet& without);

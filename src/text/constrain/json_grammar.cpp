@@ -279,35 +279,26 @@ Symbol JsonGrammar::object(const JsonValue& schema, const std::string& pointer) 
       names.push_back(name.text);
     }
   }
-  // From the end: what may follow at property k, when something (1) or nothing (0) stands before it.
   const Symbol comma = g_.choice({{space_, separator(','), space_}});
   const Symbol close = g_.choice({Sequence{space_} + g_.literal("}")});
-  Symbol rest[2] = {close, close};
+  std::array<Symbol, 2> end = {close, close};
   if (open) {
     const Symbol value = additional && additional->is(Kind::object)
                              ? this->schema(*additional, pointer + "/additionalProperties")
                              : value_;
     const Symbol member = g_.choice({{string_, space_, separator(':'), space_, value}});
     const Symbol more = g_.choice({{g_.repeat({comma, member}), close}});
-    rest[0] = g_.choice({{close}, {space_, member, more}});
-    rest[1] = more;
+    end = {g_.choice({{close}, {space_, member, more}}), more};
   }
-  const size_t count = properties ? properties->members.size() : 0;
-  for (size_t k = count; k-- > 0;) {
+  std::vector<Part> parts;
+  for (size_t k = 0; properties && k < properties->members.size(); ++k) {
     const JsonMember& p = properties->members[k];
     const Symbol value = this->schema(p.value, pointer + "/properties/" + escaped_pointer(p.name));
     const Symbol member =
         g_.choice({g_.literal(json_quoted(p.name)) + Sequence{space_, separator(':'), space_, value}});
-    const bool needed = std::find(names.begin(), names.end(), p.name) != names.end();
-    Symbol now[2];
-    for (int before = 0; before < 2; ++before) {
-      std::vector<Sequence> ways = {{before ? comma : space_, member, rest[1]}};
-      if (!needed) ways.push_back({rest[before]});
-      now[before] = g_.choice(std::move(ways));
-    }
-    rest[0] = now[0], rest[1] = now[1];
+    parts.push_back({member, std::find(names.begin(), names.end(), p.name) != names.end()});
   }
-  return g_.choice({g_.literal("{") + Sequence{rest[0]}});
+  return g_.choice({g_.literal("{") + Sequence{in_order(g_, parts, space_, comma, end)}});
 }
 
 Grammar json_object_grammar() {

@@ -37,22 +37,15 @@ class CallGrammar {
     const JsonValue* required = schema.find("required");
     if (!schema.is(Kind::object) || (properties && !properties->is(Kind::object)))
       fail("the parameters of function {} are not a schema of an object", printable(function_.name));
-    Symbol rest[2] = {g_.choice({{}}), g_.choice({{}})};
-    const size_t count = properties ? properties->members.size() : 0;
-    for (size_t k = count; k-- > 0;) {
+    std::vector<Part> parts;
+    for (size_t k = 0; properties && k < properties->members.size(); ++k) {
       const JsonMember& p = properties->members[k];
-      const Symbol one = parameter(p.name, p.value, "#/properties/" + p.name);
       const bool needed = required && std::any_of(required->items.begin(), required->items.end(),
                                                   [&](const JsonValue& name) { return name.text == p.name; });
-      Symbol now[2];
-      for (int before = 0; before < 2; ++before) {
-        std::vector<Sequence> ways = {(before ? g_.literal("\n") : Sequence{}) + Sequence{one, rest[1]}};
-        if (!needed) ways.push_back({rest[before]});
-        now[before] = g_.choice(std::move(ways));
-      }
-      rest[0] = now[0], rest[1] = now[1];
+      parts.push_back({parameter(p.name, p.value, "#/properties/" + p.name), needed});
     }
-    return rest[0];
+    const Symbol nothing = g_.choice({{}});
+    return in_order(g_, parts, nothing, g_.choice({g_.literal("\n")}), {nothing, nothing});
   }
 
   Symbol parameter(const std::string& name, const JsonValue& stated, const std::string& pointer) {
