@@ -1,13 +1,10 @@
-#include <charconv>
-#include <cstdio>
-#include <cstdlib>
-
 #include "base/error.h"
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/threads.h"
 #include "bench/sweep.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 
 namespace fathom::cli {
 namespace {
@@ -21,21 +18,6 @@ struct BenchOptions {
   double rate = 0, temperature = 0, timeout = 600;
 };
 
-std::vector<int64_t> level_list(const std::string& text) {
-  std::vector<int64_t> out;
-  const char *at = text.data(), *end = text.data() + text.size();
-  while (true) {
-    int64_t n = 0;
-    const auto [stop, error] = std::from_chars(at, end, n);
-    if (error != std::errc() || (stop < end && *stop != ',') || n < 1 || n > 65536)
-      throw UsageError(
-          fmt::format("--concurrency {}: expected numbers from 1 to 65536 with commas between them", printable(text)));
-    out.push_back(n);
-    if (stop == end) return out;
-    at = stop + 1;
-  }
-}
-
 std::string read_key(const std::string& file) {
   if (file.empty()) return "";
   std::string key = read_file(file, 65536);
@@ -43,13 +25,6 @@ std::string read_key(const std::string& file) {
   if (key.empty() || key.find_first_of("\r\n") != key.npos)
     fail("{}: expected one line, the API key", printable(file, 400));
   return key;
-}
-
-void write_report(const std::string& path, const std::string& text) {
-  if (path.empty()) return;
-  OutputFile file(path);
-  file.write(text);
-  file.commit();
 }
 
 std::unique_ptr<bench::Target> target_of(const BenchOptions& o, const bench::WorkloadOptions& w, int64_t most_open) {
@@ -76,7 +51,7 @@ int run_bench(const BenchOptions& o, const Parser& parser) {
   workload.content = bench::parse_content(o.content);
   workload.shared_prefix = o.shared_prefix;
   workload.seed = static_cast<uint64_t>(o.seed);
-  bench::SweepOptions sweep_options{.levels = level_list(o.levels),
+  bench::SweepOptions sweep_options{.levels = number_list("--concurrency", o.levels, 65536),
                                     .rate = o.rate,
                                     .rounds = o.rounds,
                                     .least = 8,
@@ -101,10 +76,9 @@ int run_bench(const BenchOptions& o, const Parser& parser) {
   const auto target = target_of(o, workload, most);
   bench::Sweep sweep = bench::run_sweep(*target, workload, sweep_options);
   sweep.content = o.content;
-  const std::string text = bench::text_report(sweep);
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) fail("cannot write to the standard output");
-  write_report(o.json, bench::json_report(sweep));
-  write_report(o.markdown, bench::markdown_report(sweep));
+  print(bench::text_report(sweep));
+  if (!o.json.empty()) write_file(o.json, bench::json_report(sweep));
+  if (!o.markdown.empty()) write_file(o.markdown, bench::markdown_report(sweep));
   size_t answered = 0;
   for (const auto& level : sweep.levels)
     for (const auto& r : level.repeats) answered += r.requests - r.errors;

@@ -1,9 +1,6 @@
-#include <charconv>
-#include <cstdio>
-
 #include "base/error.h"
-#include "base/file.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "plan/report.h"
 
 namespace fathom::cli {
@@ -18,26 +15,9 @@ struct PlanOptions {
   bool explain = false;
 };
 
-/// "1,4,16" -> numbers from 1 to `most`; "128k" is 131072, "1m" 1048576.
 std::vector<double> numbers(const char* option, const std::string& text, int64_t most) {
-  std::vector<double> out;
-  const char *at = text.data(), *end = text.data() + text.size();
-  while (true) {
-    int64_t n = 0;
-    auto [stop, error] = std::from_chars(at, end, n);
-    if (error == std::errc() && stop < end && (*stop == 'k' || *stop == 'K') && n <= most) n *= 1 << 10, ++stop;
-    if (error == std::errc() && stop < end && (*stop == 'm' || *stop == 'M') && n <= most) n *= 1 << 20, ++stop;
-    if (error != std::errc() || (stop < end && *stop != ',') || n < 1 || n > most)
-      throw UsageError(
-          fmt::format("{} {}: expected numbers from 1 to {} with commas between them", option, printable(text), most));
-    out.push_back(static_cast<double>(n));
-    if (stop == end) return out;
-    at = stop + 1;
-  }
-}
-
-void print(const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) fail("cannot write to the standard output");
+  const std::vector<int64_t> whole = number_list(option, text, most, true);
+  return {whole.begin(), whole.end()};
 }
 
 /// The fewest devices that hold the model, or one when none do.
@@ -84,9 +64,7 @@ int run_plan(const PlanOptions& o) {
   if (!o.measured.empty()) question.measured = plan::read_measured(o.measured);
   const plan::Answer answer = plan::answer(std::move(question));
   if (!o.json.empty()) {
-    OutputFile file(o.json == "-" ? "/dev/stdout" : o.json);
-    file.write(plan::json_report(answer));
-    file.commit();
+    write_file(o.json == "-" ? "/dev/stdout" : o.json, plan::json_report(answer));
     if (o.json == "-") return 0;
   }
   print(plan::text_report(answer));

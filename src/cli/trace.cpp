@@ -12,6 +12,7 @@
 #include "base/interrupt.h"
 #include "base/progress.h"
 #include "cli/commands.h"
+#include "cli/output.h"
 #include "trace/analysis.h"
 #include "trace/diff.h"
 #include "trace/html/html_report.h"
@@ -42,10 +43,6 @@ size_t terminal_width(int64_t wanted) {
   return 120;
 }
 
-void print(const std::string& text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) fail("cannot write to the standard output");
-}
-
 trace::Trace read_with_progress(const std::filesystem::path& path) {
   std::error_code ignored;
   const uint64_t size = std::filesystem::file_size(path, ignored);
@@ -68,12 +65,6 @@ Relation relation_of(const TraceOptions& o, const std::vector<trace::Analysis>& 
   if (analyses.size() == 2 && ranks.size() < 2) return Relation::diff;
   const bool all_different = ranks.size() == analyses.size() && analyses.size() > 1;
   return devices > 1 && (all_different || analyses.size() == 1) ? Relation::ranks : Relation::single;
-}
-
-void write_file(const std::string& path, const std::string& text) {
-  OutputFile file(path);
-  file.write(text);
-  file.commit();
 }
 
 /// Reads every file. Of several, one that is no trace is told and left out (the report is then partial); a single one

@@ -200,6 +200,21 @@ json ranks_json(const RankComparison& c) {
   return out;
 }
 
+/// What every ranking says of a kernel.
+json row_json(const Analysis& a, const KernelRow& r) {
+  return {{"name", a.trace->names.text(r.name)},
+          {"kind", kind_names[static_cast<size_t>(r.kind)]},
+          {"category", a.categories.categories[r.category].id},
+          {"calls", r.calls},
+          {"total_ns", r.total},
+          {"mean_ns", r.mean()},
+          {"min_ns", r.min},
+          {"p50_ns", r.p50},
+          {"p95_ns", r.p95},
+          {"max_ns", r.max},
+          {"share", r.share}};
+}
+
 json trace_json(const Analysis& a) {
   const Trace& t = *a.trace;
   json out;
@@ -221,34 +236,15 @@ json trace_json(const Analysis& a) {
   out["devices"] = json::array();
   for (const DeviceSummary& d : a.summary.devices) out["devices"].push_back(device_json(t, d));
   out["ranking"] = json::array();
-  for (const KernelRow& r : a.ranking.rows)
-    out["ranking"].push_back({{"name", t.names.text(r.name)},
-                              {"kind", kind_names[static_cast<size_t>(r.kind)]},
-                              {"category", a.categories.categories[r.category].id},
-                              {"calls", r.calls},
-                              {"total_ns", r.total},
-                              {"mean_ns", r.mean()},
-                              {"min_ns", r.min},
-                              {"p50_ns", r.p50},
-                              {"p95_ns", r.p95},
-                              {"max_ns", r.max},
-                              {"share", r.share},
-                              {"kernel_share", r.kernel_share},
-                              {"shapes", r.shapes},
-                              {"shape", shape_json(t, t.shapes[index(r.shape)])}});
+  for (const KernelRow& r : a.ranking.rows) {
+    json row = row_json(a, r);
+    row["kernel_share"] = r.kernel_share;
+    row["shapes"] = r.shapes;
+    row["shape"] = shape_json(t, t.shapes[index(r.shape)]);
+    out["ranking"].push_back(std::move(row));
+  }
   out["ranking_without_defects"] = json::array();
-  for (const KernelRow& r : a.plausible.rows)
-    out["ranking_without_defects"].push_back({{"name", t.names.text(r.name)},
-                                              {"kind", kind_names[static_cast<size_t>(r.kind)]},
-                                              {"category", a.categories.categories[r.category].id},
-                                              {"calls", r.calls},
-                                              {"total_ns", r.total},
-                                              {"mean_ns", r.mean()},
-                                              {"min_ns", r.min},
-                                              {"p50_ns", r.p50},
-                                              {"p95_ns", r.p95},
-                                              {"max_ns", r.max},
-                                              {"share", r.share}});
+  for (const KernelRow& r : a.plausible.rows) out["ranking_without_defects"].push_back(row_json(a, r));
   out["categories"] = json::array();
   for (const CategoryRow& r : a.categories.rows) {
     const Category& c = a.categories.categories[r.category];
