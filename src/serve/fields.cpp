@@ -27,6 +27,12 @@ std::optional<int64_t> integer_of(const JsonValue& value, int64_t low, int64_t h
 
 }  // namespace
 
+JsonValue text_value(std::string text) {
+  JsonValue v;
+  v.kind = Kind::string, v.text = std::move(text);
+  return v;
+}
+
 const char* kind_of(const JsonValue& value) {
   constexpr const char* kNames[] = {"null", "true or false", "a number", "text", "a list", "an object"};
   return kNames[static_cast<int>(value.kind)];

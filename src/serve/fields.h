@@ -48,6 +48,9 @@ class Fields {
   std::set<std::string, std::less<>> seen_;
 };
 
+/// A JSON text.
+text::JsonValue text_value(std::string text);
+
 /// "null", "text", "a list"...
 const char* kind_of(const text::JsonValue& value);
 

@@ -13,12 +13,6 @@ namespace {
 using text::JsonValue;
 using Kind = JsonValue::Kind;
 
-JsonValue text_value(std::string text) {
-  JsonValue v;
-  v.kind = Kind::string, v.text = std::move(text);
-  return v;
-}
-
 void add_text(std::string& out, std::string_view text) {
   if (!out.empty()) out += "\n\n";
   out += text;

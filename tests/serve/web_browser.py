@@ -38,7 +38,6 @@ class Browser:
         self.input, self.output, self.pending, self.number = write_here, read_here, b'', 0
         self.console = []
         target = next(t for t in self.call('Target.getTargets')['targetInfos'] if t['type'] == 'page')
-        self.session = None
         self.session = self.call('Target.attachToTarget', targetId=target['targetId'], flatten=True)['sessionId']
         for domain in ('Page', 'Runtime', 'Log'):
             self.call(f'{domain}.enable')

@@ -150,10 +150,15 @@ function drawOps(profile) {
   at('profile-note').textContent = `${profile.steps} steps, written to ${profile.file}`;
 }
 
-async function showLastProfile() {
+/// The ranking of the last profile; null when there is none.
+async function lastProfile() {
   const response = await fetch('/profile', { headers: headers(apiKey()) }).catch(() => null);
-  if (response?.ok) drawOps(await response.json());
-  return response?.ok;
+  return response?.ok ? response.json() : null;
+}
+
+async function showLastProfile() {
+  const last = await lastProfile();
+  if (last) drawOps(last);
 }
 
 async function profile() {
@@ -161,12 +166,12 @@ async function profile() {
   const steps = 50;
   at('profile-note').textContent = `Waiting for ${steps} steps: they come while requests run.`;
   try {
-    const old = await fetch('/profile', { headers: headers(apiKey()) }).then((r) => r.ok ? r.json() : null);
+    const old = await lastProfile();
     const response = await fetch('/start_profile', { method: 'POST', headers: headers(apiKey()), body: JSON.stringify({ num_steps: steps }) });
     if (!response.ok) throw new Error(await errorText(response));
     for (let i = 0; i < 600; ++i) {
       await new Promise((resolve) => { setTimeout(resolve, 500); });
-      const next = await fetch('/profile', { headers: headers(apiKey()) }).then((r) => r.ok ? r.json() : null);
+      const next = await lastProfile();
       if (next && next.file !== old?.file) {
         drawOps(next);
         return;
