@@ -22,17 +22,6 @@ std::string chat(const std::string& more, const std::string& text = "Tell me a s
   return R"({"messages":[{"role":"user","content":")" + text + R"("}])" + (more.empty() ? "" : ",") + more + "}";
 }
 
-/// A stub that says `text` and then the end token.
-StubBackend saying(const std::string& text) {
-  auto ids = ids_of(text);
-  ids.push_back(static_cast<int32_t>(fairy().config().eos_ids[0]));
-  return StubBackend([ids](const GenerationRequest& r) {
-    auto out = ids;
-    if (r.max_tokens > 0 && static_cast<int64_t>(out.size()) > r.max_tokens) out.resize(r.max_tokens);
-    return out;
-  });
-}
-
 TEST(Chat, AWholeAnswerHasWhatOpenAIsHas) {
   RunningServer server;
   const Answer a = post(server.port(), kPath, chat(R"("max_tokens":12,"temperature":0,"model":"fairy")"));

@@ -27,16 +27,6 @@ std::string with_messages(const std::string& messages, const std::string& more =
   return R"({"max_tokens":20,"messages":[)" + messages + "]" + (more.empty() ? "" : ",") + more + "}";
 }
 
-StubBackend saying(const std::string& text) {
-  auto ids = ids_of(text);
-  ids.push_back(static_cast<int32_t>(fairy().config().eos_ids[0]));
-  return StubBackend([ids](const GenerationRequest& r) {
-    auto out = ids;
-    if (r.max_tokens > 0 && static_cast<int64_t>(out.size()) > r.max_tokens) out.resize(r.max_tokens);
-    return out;
-  });
-}
-
 struct Block {
   std::string type, text, id, name;
   int64_t deltas = 0;

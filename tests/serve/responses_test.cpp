@@ -20,16 +20,6 @@ std::string ask(const std::string& more = "", const std::string& input = R"("Tel
   return R"({"model":"fairy","input":)" + input + (more.empty() ? "" : ",") + more + "}";
 }
 
-StubBackend saying(const std::string& text) {
-  auto ids = ids_of(text);
-  ids.push_back(static_cast<int32_t>(fairy().config().eos_ids[0]));
-  return StubBackend([ids](const GenerationRequest& r) {
-    auto out = ids;
-    if (r.max_tokens > 0 && static_cast<int64_t>(out.size()) > r.max_tokens) out.resize(r.max_tokens);
-    return out;
-  });
-}
-
 /// Reads a stream, checks the order of its events and that its pieces add up to what its last event says; returns that
 /// response as JSON. `deltas` counts the pieces of arguments.
 std::string read_stream(const Answer& a, int* deltas = nullptr) {

@@ -143,4 +143,14 @@ std::vector<int32_t> ids_of(const std::string& text) {
   return fairy().tokenizer.encode(text, text::AddedTokens::recognise);
 }
 
+StubBackend saying(const std::string& text) {
+  auto ids = ids_of(text);
+  ids.push_back(static_cast<int32_t>(fairy().config().eos_ids[0]));
+  return StubBackend([ids](const GenerationRequest& r) {
+    auto out = ids;
+    if (r.max_tokens > 0 && static_cast<int64_t>(out.size()) > r.max_tokens) out.resize(r.max_tokens);
+    return out;
+  });
+}
+
 }  // namespace fathom::serve::test

@@ -61,4 +61,7 @@ Streamed join_chat(const std::string& body, int choice = 0);
 /// Ids of `text` with added tokens recognised: what a stub has to say.
 std::vector<int32_t> ids_of(const std::string& text);
 
+/// A stub that says `text` and then the end token.
+StubBackend saying(const std::string& text);
+
 }  // namespace fathom::serve::test
