@@ -138,6 +138,22 @@ void multiply_256_f16(float (&d)[128], MatrixDescriptor a, MatrixDescriptor b, b
 void multiply_256_bf16(float (&d)[128], MatrixDescriptor a, MatrixDescriptor b, bool add) {
   multiply_warpgroup<half_of, true>(d, a, b, add);
 }
+template <int kCount>
+void multiply_columns_f16(float (&d)[kCount], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+  multiply_warpgroup<f16_of, false>(d, a, b, add);
+}
+template <int kCount>
+void multiply_columns_bf16(float (&d)[kCount], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+  multiply_warpgroup<half_of, false>(d, a, b, add);
+}
+template void multiply_columns_f16(float (&)[8], MatrixDescriptor, MatrixDescriptor, bool);
+template void multiply_columns_f16(float (&)[12], MatrixDescriptor, MatrixDescriptor, bool);
+template void multiply_columns_f16(float (&)[20], MatrixDescriptor, MatrixDescriptor, bool);
+template void multiply_columns_f16(float (&)[40], MatrixDescriptor, MatrixDescriptor, bool);
+template void multiply_columns_bf16(float (&)[8], MatrixDescriptor, MatrixDescriptor, bool);
+template void multiply_columns_bf16(float (&)[12], MatrixDescriptor, MatrixDescriptor, bool);
+template void multiply_columns_bf16(float (&)[20], MatrixDescriptor, MatrixDescriptor, bool);
+template void multiply_columns_bf16(float (&)[40], MatrixDescriptor, MatrixDescriptor, bool);
 uint32_t e4m3_pair_to_f16x2(uint32_t codes) {
   return f16_bits(to_float(e4m3{static_cast<uint8_t>(codes)})) |
          f16_bits(to_float(e4m3{static_cast<uint8_t>(codes >> 8)})) << 16;

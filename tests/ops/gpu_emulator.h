@@ -70,6 +70,7 @@ struct Block {
   std::vector<Fiber> fibers;
   std::vector<WarpExchange> warps;
   Barrier barrier, first_barrier;
+  bool vote = false;
   std::vector<std::byte> memory;
   std::byte* shared = nullptr;  // 1024-byte aligned, inside `memory`
   struct Cluster* cluster = nullptr;
@@ -154,6 +155,16 @@ inline void sync_block() {
   emulator::arrive_and_wait(emulator::self().block->barrier, emulator::machine().threads);
 }
 
+inline bool any_thread(bool v) {
+  bool& vote = emulator::self().block->vote;
+  if (v) vote = true;
+  sync_block();
+  const bool any = vote;
+  sync_block();
+  vote = false;
+  sync_block();
+  return any;
+}
 template <int kCount>
 void sync_first() {
   emulator::arrive_and_wait(emulator::self().block->first_barrier, kCount);
@@ -355,6 +366,10 @@ void multiply_64_f16(float (&d)[32], MatrixDescriptor a, MatrixDescriptor b, boo
 void multiply_64_bf16(float (&d)[32], MatrixDescriptor a, MatrixDescriptor b, bool add);
 void multiply_256_f16(float (&d)[128], MatrixDescriptor a, MatrixDescriptor b, bool add);
 void multiply_256_bf16(float (&d)[128], MatrixDescriptor a, MatrixDescriptor b, bool add);
+template <int kCount>
+void multiply_columns_f16(float (&d)[kCount], MatrixDescriptor a, MatrixDescriptor b, bool add);
+template <int kCount>
+void multiply_columns_bf16(float (&d)[kCount], MatrixDescriptor a, MatrixDescriptor b, bool add);
 inline void multiply_begin() {}
 inline void multiply_end() {}
 inline void publish_to_products() {}

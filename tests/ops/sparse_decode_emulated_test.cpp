@@ -10,6 +10,7 @@
 #include "ops/sparse_attention/decode_kernel.cuh"
 #include "ops/sparse_attention/decode_pack.h"
 #include "ops/sparse_attention/decode_wide.cuh"
+#include "ops/sparse_attention/decode_wide_burst.cuh"
 #include "ops/sparse_attention_case.h"
 
 namespace fathom::ops {
@@ -37,6 +38,11 @@ template <int kMTiles, int kHeadGroups, int kTiles, int kCluster>
 inline constexpr bool kIsBurst<sparse_decode::Burst<kMTiles, kHeadGroups, kTiles, kCluster>> = true;
 
 template <typename G>
+inline constexpr bool kIsWideBurst = false;
+template <int kTiles>
+inline constexpr bool kIsWideBurst<sparse_decode::wide::BurstLayout<kTiles>> = true;
+
+template <typename G>
 void run_emulated(SparseCase& c, const Run& run, std::vector<uint64_t>& arrivals) {
   Params p = sparse_decode::pack(c.args());
   const int groups = (c.shape.heads + G::kHeads - 1) / G::kHeads;
@@ -52,6 +58,9 @@ void run_emulated(SparseCase& c, const Run& run, std::vector<uint64_t>& arrivals
   if constexpr (std::is_same_v<G, Wide>)
     grid(sparse_decode::wide::kBlockThreads, false,
          [&](std::byte* shared) { sparse_decode::wide::wide_block(p, shared); });
+  else if constexpr (kIsWideBurst<G>)
+    grid(sparse_decode::kThreads, false,
+         [&](std::byte* shared) { sparse_decode::wide::wide_burst_block<G>(p, shared); });
   else if constexpr (kIsBurst<G>)
     grid(sparse_decode::kThreads, G::kCluster > 0,
          [&](std::byte* shared) { sparse_decode::burst_block<G>(p, shared); });
@@ -240,6 +249,28 @@ TEST(SparseDecodeEmulated, WarpgroupKernelFallsBackToBf16) {
   SparseCaseShape s;
   s.heads = 64, s.window_most = 40, s.extra_most = 150, s.query_scale = 1e-2, s.largest_scale = 140;
   expect_right<Wide>(s, {2, 1 << 30, 23}, "large scales");
+}
+
+TEST(SparseDecodeEmulated, WarpgroupKernelForFewRowsMatchesFloat64) {
+  using sparse_decode::wide::BurstLayout;
+  SparseCaseShape s;
+  s.heads = 64, s.window_most = 40, s.extra_most = 100, s.masked = 0.1, s.rotate = false;
+  expect_right<BurstLayout<10>>(s, {1}, "10 tiles alone");
+  s.rotate = true, s.codes = true;
+  expect_right<BurstLayout<5>>(s, {2, 1 << 30, 51}, "5 tiles, codes");
+  expect_right<BurstLayout<3>>(s, {3, 1 << 30, 52}, "3 tiles");
+  expect_right<BurstLayout<2>>(s, {5, 0, 53}, "2 tiles, no patience");
+  s.codes = false, s.tokens = 3, s.heads = 72, s.window_length = {0, 1, 40}, s.extra_length = {0, 0, 30};
+  expect_right<BurstLayout<5>>(s, {2, 0, 54}, "ragged");
+  s.masked = 1;
+  expect_right<BurstLayout<2>>(s, {5, 1 << 30, 55}, "masked");
+}
+
+TEST(SparseDecodeEmulated, WarpgroupKernelForFewRowsFallsBackToBf16) {
+  SparseCaseShape s;
+  s.heads = 64, s.window_most = 20, s.extra_most = 60, s.query_scale = 1e-2, s.largest_scale = 140;
+  expect_right<sparse_decode::wide::BurstLayout<5>>(s, {1}, "large scales alone");
+  expect_right<sparse_decode::wide::BurstLayout<3>>(s, {2, 1 << 30, 56}, "large scales");
 }
 
 TEST(SparseDecodeEmulated, HandlesPeakedScoresAndLargeScales) {

@@ -44,6 +44,7 @@ constexpr BenchShape kShapes[] = {
 
 constexpr int kPoolRows = 1 << 19;  // 306 MB of V4 rows
 constexpr size_t kColdBytes = 200u << 20;
+constexpr int64_t kQueryTokens = 4096;  // of 64 heads: 268 MB of queries, as much of outputs
 
 /// One pool of random rows, queries and index sets for all shapes.
 struct Inputs {
@@ -71,10 +72,14 @@ struct Inputs {
     kv.data = static_cast<std::byte*>(pool.data());
     std::vector<bf16> queries(int64_t{128} * 64 * 512);
     for (auto& v : queries) v = to_bf16(static_cast<float>(static_cast<int>(random() & 0xFFFF) - 32768) / 19000.0f);
-    q = upload(queries);
-    out = DeviceMemory(queries.size() * 2), lse = DeviceMemory(128 * 64 * 4);
+    const size_t block = queries.size() * 2;
+    q = DeviceMemory(kQueryTokens / 128 * block), out = DeviceMemory(q.bytes());
+    for (int64_t i = 0; i < kQueryTokens / 128; ++i)
+      check(cudaMemcpy(static_cast<std::byte*>(q.data()) + i * block, queries.data(), block, cudaMemcpyHostToDevice),
+            "upload");
+    lse = DeviceMemory(kQueryTokens * 64 * 4);
     sink = upload(std::vector<float>(64, 0.5f));
-    position = upload(std::vector<int32_t>(128, 54321));
+    position = upload(std::vector<int32_t>(kQueryTokens, 54321));
     std::vector<float> f;
     for (int i = 0; i < 32; ++i) f.push_back(std::pow(10000.0f, -static_cast<float>(i) / 32));
     freq = upload(f);
@@ -87,12 +92,16 @@ struct Inputs {
   }
 };
 
+/// What each call finds at addresses of its own: the KV rows and indices, queries and outputs too, or nothing.
+enum class Fresh { nothing, rows, everything };
+
 /// Arguments of several index sets of one shape, together larger than the L2.
 struct Rotation {
   std::vector<ops::SparseAttentionArgs> sets;
   DeviceMemory index;
 
-  Rotation(const BenchShape& s, const Inputs& in, bool warm) {
+  Rotation(const BenchShape& s, const Inputs& in, Fresh fresh) {
+    const bool warm = fresh == Fresh::nothing;
     const int rows = s.window + s.extra, requests = s.tokens / s.queries;
     const auto set_bytes = static_cast<size_t>(requests) * rows * 584;
     const size_t count = warm ? 8 : std::clamp<size_t>(kColdBytes / set_bytes + 1, 4, 300);
@@ -110,9 +119,11 @@ struct Rotation {
     for (size_t i = 0; i < count; ++i) {
       ops::SparseAttentionArgs a;
       const int64_t tokens = s.tokens, heads = s.heads;
-      a.q = View<const bf16, 3>(static_cast<const bf16*>(in.q.data()), tokens, heads, int64_t{512});
-      a.out = View<bf16, 3>(static_cast<bf16*>(in.out.data()), tokens, heads, int64_t{512});
-      a.lse = View<float, 2>(static_cast<float*>(in.lse.data()), tokens, heads);
+      const int64_t first = fresh == Fresh::everything ? static_cast<int64_t>(i) * tokens % (kQueryTokens - tokens) : 0;
+      a.q =
+          View<const bf16, 3>(static_cast<const bf16*>(in.q.data()) + first * heads * 512, tokens, heads, int64_t{512});
+      a.out = View<bf16, 3>(static_cast<bf16*>(in.out.data()) + first * heads * 512, tokens, heads, int64_t{512});
+      a.lse = View<float, 2>(static_cast<float*>(in.lse.data()) + first * heads, tokens, heads);
       a.sink = View<const float, 1>(static_cast<const float*>(in.sink.data()), heads);
       a.position = View<const int32_t, 1>(static_cast<const int32_t*>(in.position.data()), tokens);
       a.rope_freq = View<const float, 1>(static_cast<const float*>(in.freq.data()), int64_t{32});
@@ -214,6 +225,13 @@ void add_burst_plans(const BenchShape& s, const ops::DeviceInfo& device, std::ve
       }
     }
   }
+  for (int splits = 1; device.compute_capability == 90 && s.heads > 32 && splits <= std::min(32, tiles); ++splits) {
+    const int each = (tiles + splits - 1) / splits, units = s.tokens * ((s.heads + 63) / 64);
+    if (each > 10 || (tiles + each - 1) / each != splits || units * splits > 3 * device.sm_count) continue;
+    Plan plan{64, splits, true, true, units * splits <= device.sm_count ? 40000 : 0};
+    plan.burst = each;
+    plans.push_back(plan);
+  }
   for (int cluster : {8, 16}) {
     const int each = (tiles + cluster - 1) / cluster;
     if (!sm90 || each > (cluster == 16 ? 3 : 5) || s.tokens * ((s.heads + 15) / 16) * cluster > 4 * device.sm_count)
@@ -258,7 +276,7 @@ std::vector<Plan> grid_of_plans(const BenchShape& s, const ops::DeviceInfo& devi
 std::string text_of(const Plan& p) {
   char text[64];
   std::snprintf(text, sizeof(text), "%dx%d%s%s", p.block_heads, p.splits,
-                p.wide      ? "w"
+                p.wide      ? p.burst ? "wb" : "w"
                 : p.cluster ? "c"
                 : p.burst   ? "b"
                             : "",
@@ -267,6 +285,15 @@ std::string text_of(const Plan& p) {
 }
 
 }  // namespace
+
+/// The best plans by rows alone, again with everything at fresh addresses.
+void time_fresh(Workplace& w, const BenchShape& s, const Rotation& fresh, const ops::DeviceInfo& device,
+                std::vector<std::pair<double, Plan>> timed) {
+  std::sort(timed.begin(), timed.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (size_t i = 0; i < std::min<size_t>(timed.size(), 4); ++i)
+    std::printf("fresh %-16s %-8s %8.2f us, %8.2f with everything fresh\n", s.name, text_of(timed[i].second).c_str(),
+                timed[i].first, time_plan(w, fresh, device, timed[i].second, 7));
+}
 
 void bench_attention(const ops::DeviceInfo& device, bool all_plans) {
   Workplace w;
@@ -278,20 +305,23 @@ void bench_attention(const ops::DeviceInfo& device, bool all_plans) {
       "shape            floor  must  goal | portable  plan    | sm90     plan    | chosen        warm | GB/s TFLOP/s | "
       "chosen sm90, without inverse RoPE\n";
   for (const BenchShape& s : kShapes) {
-    const Rotation cold(s, in, false), warm(s, in, true);
+    const Rotation cold(s, in, Fresh::rows), warm(s, in, Fresh::nothing), fresh(s, in, Fresh::everything);
     std::pair<double, Plan> best[2] = {{1e30, {}}, {1e30, {}}};
+    std::vector<std::pair<double, Plan>> timed;
     if (all_plans)
       for (const Plan& plan : grid_of_plans(s, device)) {
         const double us = time_plan(w, cold, device, plan, 5);
         std::printf("plan %-16s %-8s %8.2f us\n", s.name, text_of(plan).c_str(), us);
+        if (us > 0) timed.push_back({us, plan});
         if (us > 0 && us < best[plan.wide || plan.overlap || plan.cluster].first)
           best[plan.wide || plan.overlap || plan.cluster] = {us, plan};
       }
+    time_fresh(w, s, fresh, device, timed);
     const Plan chosen = ops::sparse_decode::choose_plan(cold.sets[0], device, false);
     const Plan chosen_sm90 = ops::sparse_decode::choose_plan(cold.sets[0], device, true);
     const double us = time_plan(w, cold, device, chosen, 9), warm_us = time_plan(w, warm, device, chosen, 9);
     const double sm90_us = device.compute_capability == 90 ? time_plan(w, cold, device, chosen_sm90, 9) : -1;
-    Rotation plain(s, in, false);
+    Rotation plain(s, in, Fresh::rows);
     for (auto& args : plain.sets) args.position = {};
     const double plain_us = device.compute_capability == 90 ? time_plan(w, plain, device, chosen_sm90, 9) : -1;
     if (us > 0 && us < best[0].first) best[0] = {us, chosen};
@@ -317,7 +347,7 @@ void profile_attention(const ops::DeviceInfo& device, int tokens, int extra, int
   Workplace w;
   const Inputs in(64);
   const BenchShape shape{"profile", tokens, 128, extra, 1, 0, 0};
-  const Rotation r(shape, in, false);
+  const Rotation r(shape, in, Fresh::rows);
   for (size_t i = 0; i < std::min<size_t>(r.sets.size(), 4); ++i)
     ops::sparse_decode::run_plan(r.sets[i], {device, w.memory.data(), w.stream},
                                  {block_heads, splits, kind == 1, false, splits == 1 ? 0 : 40000});

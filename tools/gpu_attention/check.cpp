@@ -33,7 +33,7 @@ std::string describe(const SparseCaseShape& s, const Plan& plan) {
                 s.format == ops::RowFormat::v4 ? "v4" : "bf16", s.tokens, s.heads, s.window_page, s.extra_page,
                 s.window_most, s.extra_most, s.window_length.empty() ? "" : " ragged", s.masked,
                 s.codes ? " codes" : "", s.padding ? " strided" : "", plan.block_heads, plan.splits,
-                plan.wide      ? " wide"
+                plan.wide      ? plan.burst ? " wide burst" : " wide"
                 : plan.cluster ? " cluster"
                 : plan.burst   ? " burst"
                                : "",
@@ -76,6 +76,13 @@ std::vector<Plan> plans_for(const SparseCaseShape& s, const ops::DeviceInfo& dev
         burst.burst = most;
         plans.push_back(burst);
       }
+    for (int most : {2, 3, 5, 10}) {
+      const int splits = (tiles + most - 1) / most + static_cast<int>(random() % 3);
+      if (device.compute_capability != 90 || splits > 32) continue;
+      Plan plan{64, splits, true, random() % 2 != 0, random() % 2 ? 40000 : 0};
+      plan.burst = most;
+      plans.push_back(plan);
+    }
     for (int cluster : {8, 16}) {
       const int most = cluster == 16 ? 3 : 5;
       if (!sm90 || s.codes || tiles > most * cluster) continue;

@@ -49,6 +49,10 @@ FATHOM_DEVICE int grid_y() {
 FATHOM_DEVICE void sync_block() {
   __syncthreads();
 }
+/// A barrier of the block that tells whether any thread handed in true.
+FATHOM_DEVICE bool any_thread(bool v) {
+  return __syncthreads_or(v) != 0;
+}
 FATHOM_DEVICE void sync_warp() {
   __syncwarp();
 }

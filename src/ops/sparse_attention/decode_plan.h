@@ -11,10 +11,10 @@ namespace fathom::ops::sparse_decode {
 struct Plan {
   int block_heads = 64;  // 16, 32 or 64 heads share a staged row
   int splits = 1;        // blocks over the rows of a token, at most 32
-  bool wide = false;     // sm_90a: the warpgroup kernel (64 heads, V4 rows)
+  bool wide = false;     // sm_90a: a warpgroup kernel (64 heads, V4 rows)
   bool overlap = false;  // sm_90: programmatic dependent launch; the launch overlaps the end of the kernel before
   int64_t patience = 0;  // cycles that a split waits for the others of its token before it leaves the sum to the last
-  int burst = 0;         // not 0: the kernel for few rows, at most this many tiles of 16 a block (V4 rows)
+  int burst = 0;         // not 0: the kernel for few rows, at most this many tiles of 16 a block (V4 rows): 5, wide 10
   int cluster = 0;       // with burst, sm_90: all splits (8 or 16) form a cluster; 16 heads, no codes
 };
 
@@ -43,6 +43,7 @@ void run_plan(const SparseAttentionArgs& args, const Launch& launch, const Plan&
 /// Parts of run_plan, called by it.
 struct Params;
 void launch_wide(const Params& params, const Plan& plan, int tokens, void* stream);
+void launch_wide_burst(const Params& params, const Plan& plan, int tokens, void* stream);
 void launch_burst(const Params& params, const Plan& plan, int tokens, void* stream);
 void launch_cluster(const Params& params, const Plan& plan, int tokens, void* stream);
 

@@ -4,20 +4,14 @@
 // the swizzle that serves both products: rows x channels for Q K^T, channels x rows for P V. The first warpgroup
 // computes scores and softmax and the output's channels 0..255, the second the other 256. Two tiles and two sets of
 // probabilities are in flight; mbarriers hand them over.
-//
-// fp16 holds code * 2^(scale byte - 121) exactly for scale bytes 109..127 and to 2^-25 of the unit down to 105, the
-// smallest that the cache's quantiser writes; queries and RoPE channels too lie well inside its range. When some value
-// does not fit, the block finds out while it works, and does its work again in bf16.
 #pragma once
 
-#include "ops/device/gpu.cuh"
-#include "ops/sparse_attention/decode_kernel.cuh"
+#include "ops/sparse_attention/decode_wide_common.cuh"
 
 namespace fathom::ops::sparse_decode::wide {
 
 inline constexpr int kBlockThreads = 3 * device::kWarpgroup;
 inline constexpr int kRows = 64;
-inline constexpr int kUnit = 121, kLowestScale = 105, kHighestScale = 127;
 inline constexpr int kChunkBytes = kRows * 128;  // 64 rows (or heads) x 64 channels
 inline constexpr int kTileBytes = 8 * kChunkBytes;
 
@@ -72,22 +66,6 @@ struct Block {
   }
 };
 
-/// Offset of 16-byte piece `piece` of row `row` in a chunk.
-FATHOM_DEVICE int swizzle(int row, int piece) {
-  return row * 128 + ((piece ^ (row & 7)) << 4);
-}
-
-/// Whether half of an fp16 pair lies above 2^15, where a mean of such values might round to infinity.
-FATHOM_DEVICE bool overflows_f16(uint32_t pair) {
-  return ((((pair & 0x7FFF7FFFu) + 0x08000800u)) & 0x80008000u) != 0;
-}
-
-/// bf16 pair times a power of two -> fp16 pair.
-FATHOM_DEVICE uint32_t bf16x2_to_f16x2(uint32_t pair, float factor) {
-  return device::pack_f16x2(std::bit_cast<float>(pair << 16) * factor,
-                            std::bit_cast<float>(pair & 0xFFFF0000u) * factor);
-}
-
 // ---- producers ----
 
 /// Where a row lies: data, and from there to its scale bytes. No data: a masked row of zeros.
@@ -134,12 +112,6 @@ FATHOM_DEVICE void prefetch_row(RowAddress at, int q) {
   if (q == 1) device::prefetch(at.data + at.to_scales);
 }
 
-/// fp16x2 factor 2^(scale - kUnit) for scale bytes of at least kLowestScale.
-FATHOM_DEVICE uint32_t half_factor(int scale) {
-  const int shift = scale - kUnit;
-  return (shift >= -14 ? (15 + shift) << 10 : shift >= -24 ? 1 << (24 + shift) : 0) * 0x00010001u;
-}
-
 /// Decodes a quarter row into row `row` of a tile. Returns whether fp16 could not hold something.
 template <bool kHalf>
 FATHOM_DEVICE bool store_row(std::byte* tile, int row, int q, const RowQuarter& r) {
@@ -149,21 +121,8 @@ FATHOM_DEVICE bool store_row(std::byte* tile, int row, int q, const RowQuarter& 
     const int scale = static_cast<int>(r.scales >> 8 * i & 255);
     uint32_t code[4], out[8];
     __builtin_memcpy(code, &r.piece[i], sizeof(code));
-    if (kHalf) {
-      bad |= r.present && (scale > kHighestScale || scale < kLowestScale);
-      const uint32_t factor = half_factor(scale);
-      FATHOM_UNROLL
-      for (int k = 0; k < 8; ++k)
-        out[k] = device::multiply_f16x2(device::e4m3_pair_to_f16x2(code[k / 2] >> 16 * (k & 1)), factor);
-    } else {
-      const float factor = to_float(e8m0{static_cast<uint8_t>(scale)});
-      FATHOM_UNROLL
-      for (int k = 0; k < 8; ++k) {
-        float low, high;
-        device::unpack_f16x2(device::e4m3_pair_to_f16x2(code[k / 2] >> 16 * (k & 1)), &low, &high);
-        out[k] = device::pack_bf16x2(low * factor, high * factor);
-      }
-    }
+    bad |= kHalf && r.present && (scale > kHighestScale || scale < kLowestScale);
+    decode_piece<kHalf>(code, scale, out);
     device::Float4 v[2];
     __builtin_memcpy(v, out, sizeof(v));
     *reinterpret_cast<device::Float4*>(tile + i * kChunkBytes + swizzle(row, 2 * q)) = v[0];
@@ -173,20 +132,13 @@ FATHOM_DEVICE bool store_row(std::byte* tile, int row, int q, const RowQuarter& 
   for (int i = 0; i < 2; ++i) {
     uint32_t word[4];
     __builtin_memcpy(word, &r.piece[7 + i], sizeof(word));
-    if (kHalf) {
-      FATHOM_UNROLL
-      for (int k = 0; k < 4; ++k) {
-        word[k] = bf16x2_to_f16x2(word[k], 64.0f);  // 2^(127 - kUnit)
-        bad |= overflows_f16(word[k]);
-      }
-    }
+    bad |= decode_rope_piece<kHalf>(word);
     device::Float4 v;
     __builtin_memcpy(&v, word, sizeof(v));
     *reinterpret_cast<device::Float4*>(tile + 7 * kChunkBytes + swizzle(row, 4 * i + q)) = v;
   }
   return bad;
 }
-static_assert(127 - kUnit == 6);
 
 /// Decodes all tiles. `first` numbers them through the block's life, which may walk twice.
 template <bool kHalf>
@@ -226,72 +178,13 @@ FATHOM_DEVICE void produce(const Block& b, int first) {
 
 // ---- consumers ----
 
-/// Where a thread's `i`-th 16-byte piece of the queries lies: of head `local`, channels 8 piece ..
-struct QueryPiece {
-  int local, piece;
-  std::byte* at;
-
-  FATHOM_DEVICE QueryPiece(const Block& b, int i) {
-    const int item = i * 2 * device::kWarpgroup + device::thread_index();
-    local = item / 64, piece = item % 64;
-    at = b.shared.base + Layout::kQueryAt + piece / 8 * kChunkBytes + swizzle(local, piece % 8);
-  }
-};
-inline constexpr int kQueryPieces = Layout::kHeads * 64 / (2 * device::kWarpgroup);
-
-/// Asks for the queries of the block, as they are; both consumer warpgroups.
-FATHOM_DEVICE void ask_for_queries(const Block& b) {
-  FATHOM_UNROLL_4
-  for (int i = 0; i < kQueryPieces; ++i) {
-    const QueryPiece place(b, i);
-    const int head = b.first_head() + place.local;
-    const bool present = head < b.p.heads;
-    const uint16_t* from = present ? b.p.q + b.token() * b.p.q_token_stride + head * b.p.q_head_stride : b.p.q;
-    device::copy_async_16(place.at, from + place.piece * 8, present);
-  }
-  device::copy_async_commit();
-}
-
-/// Hands them over: as fp16, each thread the pieces that it asked for, or as they are.
+/// Hands the queries over that this thread asked for.
 template <bool kHalf>
 FATHOM_DEVICE void stage_queries(const Block& b) {
-  device::copy_async_wait<0>();
-  if (kHalf) {
-    uint32_t most = 0;
-    FATHOM_UNROLL_4
-    for (int i = 0; i < kQueryPieces; ++i) {
-      const QueryPiece place(b, i);
-      uint32_t word[4];
-      device::Float4 v = *reinterpret_cast<const device::Float4*>(place.at);
-      __builtin_memcpy(word, &v, sizeof(word));
-      FATHOM_UNROLL
-      for (int k = 0; k < 4; ++k) {
-        most = device::largest_halves(most, word[k] & 0x7FFF7FFFu);
-        word[k] = device::pack_f16x2(low_channel(word[k]), high_channel(word[k]));
-      }
-      __builtin_memcpy(&v, word, sizeof(v));
-      *reinterpret_cast<device::Float4*>(place.at) = v;
-    }
-    constexpr uint32_t kLimit = 0x4700;  // 2^15 as bf16
-    if (((most & 0xFFFF) >= kLimit) || most >> 16 >= kLimit) b.shared.flags()[1] = 1;
-  }
+  if (convert_queries<kHalf>(b.shared.base + Layout::kQueryAt)) b.shared.flags()[1] = 1;
   device::publish_to_products();
   device::arrive(&b.barriers().queries);
 }
-
-/// Half the output: 64 heads x 256 channels of a warpgroup. Register 4 j + i: column tile j.
-struct WideOutput {
-  float sum[128];
-
-  FATHOM_DEVICE void clear() {
-    FATHOM_UNROLL
-    for (int i = 0; i < 128; ++i) sum[i] = 0;
-  }
-  FATHOM_DEVICE void scale_by(float top, float bottom) {
-    FATHOM_UNROLL
-    for (int i = 0; i < 128; ++i) sum[i] *= i & 2 ? bottom : top;
-  }
-};
 
 /// sum += P V for one tile and the warpgroup's half of the channels.
 template <bool kHalf>
@@ -370,7 +263,7 @@ template <bool kHalf>
 FATHOM_DEVICE void lead(const Block& b, int first, SoftmaxState (&state)[2], WideOutput& output) {
   const int warp = device::uniform(device::thread_index() / 32), lane = device::thread_index() % 32;
   const int g = lane / 4, t = lane % 4;
-  const float scale = kHalf ? b.p.score_scale * 0.015625f : b.p.score_scale;  // 2^(kUnit - 127)
+  const float scale = kHalf ? b.p.score_scale * kUnitValue : b.p.score_scale;
   Barriers& barriers = b.barriers();
   FATHOM_UNROLL_1
   for (int i = 0; i < b.share.tiles; ++i) {
@@ -416,48 +309,6 @@ FATHOM_DEVICE void follow(const Block& b, int first, WideOutput& output) {
   }
 }
 
-/// Quad (half, j) of slice s (0..3 of the warpgroup's four): as Layout's output fragments.
-FATHOM_DEVICE void take_wide_quad(const WideOutput& o, int s, int half, int j, float factor, float (&v)[4]) {
-  FATHOM_UNROLL
-  for (int k = 0; k < 4; ++k) v[k] = o.sum[4 * (8 * s + 2 * j + (k >> 1)) + 2 * half + (k & 1)] * factor;
-}
-
-/// Consumers: the output divided by its heads' sums, as fp16. In half mode the units are right for that, else the warp
-/// looks for its largest value.
-template <bool kHalf>
-FATHOM_DEVICE void leave_quads(const Partials<Layout>& partials, int split, const float* states,
-                               const WideOutput& output) {
-  const int warp = device::uniform(device::thread_index() / 32), lane = device::thread_index() % 32;
-  const int group = warp / 4, m = warp % 4, g = lane / 4;
-  float inverse[2], unit = 0.015625f;  // 2^(kUnit - 127)
-  FATHOM_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    const float sum = states[2 * (16 * m + 8 * half + g) + 1];
-    inverse[half] = sum > 0 ? device::reciprocal_approx(sum) : 0.0f;
-  }
-  if (!kHalf) {
-    float most = 0;
-    FATHOM_UNROLL
-    for (int i = 0; i < 128; ++i) {
-      const float v = fabsf(output.sum[i] * inverse[i >> 1 & 1]);
-      most = v > most ? v : most;
-    }
-    const int room = headroom(std::bit_cast<float>(device::largest_of_warp(std::bit_cast<uint32_t>(most))));
-    inverse[0] *= power_of_two(room), inverse[1] *= power_of_two(room);
-    unit = power_of_two(-room);
-  }
-  uint64_t* to = partials.quads(split) + quad_index(m, 4 * group, 0, lane);
-  FATHOM_UNROLL
-  for (int s = 0; s < 4; ++s) FATHOM_UNROLL
-  for (int quad = 0; quad < 8; quad += 2) {
-    float v[4], w[4];
-    take_wide_quad(output, s, quad / 4, quad % 4, inverse[quad / 4], v);
-    take_wide_quad(output, s, quad / 4, quad % 4 + 1, inverse[quad / 4], w);
-    store_two(to + quad_index(0, s, quad, 0), pack_quad(v), pack_quad(w));
-  }
-  if (lane < 4) *partials.factor(split, m, 4 * group + lane) = unit;
-}
-
 /// Consumers: states and output of the walk -> rounded rows in shared memory (alone), or a partial result.
 template <bool kHalf>
 FATHOM_DEVICE void leave_output(const Block& b, const Partials<Layout>& partials, int split, SoftmaxState (&state)[2],
@@ -483,17 +334,7 @@ FATHOM_DEVICE void leave_output(const Block& b, const Partials<Layout>& partials
     leave_quads<kHalf>(partials, split, states, output);
     return;
   }
-  FATHOM_UNROLL
-  for (int half = 0; half < 2; ++half) {
-    const int local = 16 * m + 8 * half + g;
-    const float factor =
-        head_factor(sink_of(b.shared, b.p, local), states[2 * local], states[2 * local + 1]) * (kHalf ? 0.015625f : 1);
-    std::byte* row = b.shared.base + local * kRowBytes + group * 512;
-    FATHOM_UNROLL
-    for (int j = 0; j < 32; ++j)
-      *reinterpret_cast<uint32_t*>(row + (8 * j + 2 * t) * 2) =
-          device::pack_bf16x2(output.sum[4 * j + 2 * half] * factor, output.sum[4 * j + 2 * half + 1] * factor);
-  }
+  round_output<kHalf>(b.shared, b.p, states, output);
 }
 
 /// One walk over the block's rows by the consumers.
@@ -550,7 +391,7 @@ FATHOM_DEVICE void wide_block(const Params& p, std::byte* shared_base) {
   } else {
     device::take_registers<192>();
     ask_for_sinks<Layout>(shared, p, b.first_head());
-    ask_for_queries(b);
+    ask_for_queries(shared.base + Layout::kQueryAt, p, token, b.first_head());
     stage_queries<true>(b);
     if (p.position && device::uniform(thread / 32) == 4) prepare_rotations<Layout>(shared, p, token, thread % 32);
     SoftmaxState state[2];
@@ -561,7 +402,7 @@ FATHOM_DEVICE void wide_block(const Params& p, std::byte* shared_base) {
     if (!shared.flags()[1]) {
       leave_output<true>(b, partials, device::block_x(), state, output);
     } else {
-      ask_for_queries(b);
+      ask_for_queries(shared.base + Layout::kQueryAt, p, token, b.first_head());
       stage_queries<false>(b);
       consume<false>(b, b.share.tiles, state, output);
       device::sync_block();

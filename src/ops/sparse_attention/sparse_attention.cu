@@ -29,9 +29,11 @@ void run_plan(const SparseAttentionArgs& args, const Launch& to, const Plan& pla
   p.state = reinterpret_cast<float*>(base + space.state_at);
   p.partial = reinterpret_cast<uint64_t*>(base + space.partial_at);
   p.patience = plan.patience;
-  divide(p, plan.wide ? 64 : 16, plan.splits);
+  divide(p, plan.wide && !plan.burst ? 64 : 16, plan.splits);
   void* stream = to.stream;
-  if (plan.wide) {
+  if (plan.wide && plan.burst > 0) {
+    launch_wide_burst(p, plan, tokens, stream);
+  } else if (plan.wide) {
     launch_wide(p, plan, tokens, stream);
   } else if (plan.cluster > 0) {
     launch_cluster(p, plan, tokens, stream);
