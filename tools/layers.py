@@ -30,11 +30,13 @@ LAYERS = {
     "engine": ENGINE,
     "lab": BASE + ["ops"],
     "capi": BASE + ["ops", "lab"],
-    "trace": FORMATS,
+    "html": BASE,
+    "trace": FORMATS + ["html"],
     "plan": FORMATS,
-    "bench": ENGINE + ["engine", "plan"],
+    "bench": ENGINE + ["engine", "plan", "html"],
+    "doctor": ENGINE + ["engine", "lab", "trace", "plan", "bench"],
     "serve": ENGINE + ["engine"],
-    "cli": ENGINE + ["engine", "lab", "trace", "plan", "bench", "serve"],
+    "cli": ENGINE + ["engine", "lab", "trace", "plan", "html", "bench", "doctor", "serve"],
 }
 FILE_WARNING, FILE_LIMIT, FUNCTION_LIMIT = 500, 600, 120
 # The one place where the product names a test's file: kernels compile for the host against the emulator of the tests.

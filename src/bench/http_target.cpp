@@ -22,6 +22,7 @@
 #include "bench/cpu_time.h"
 #include "bench/stream.h"
 #include "bench/target.h"
+#include "bench/url.h"
 
 namespace fathom::bench {
 namespace {
@@ -34,36 +35,6 @@ using Clock = std::chrono::steady_clock;
 using Code = boost::system::error_code;
 
 constexpr auto await = asio::as_tuple(asio::use_awaitable);
-
-struct Address {
-  std::string host, port, prefix;  // prefix: path in front of /v1
-};
-
-Address parse_url(const std::string& url) {
-  std::string_view rest(url);
-  if (rest.starts_with("https://"))
-    fail("{}: https is not supported: measure the server itself, at its http address", printable(url, 300));
-  if (!rest.starts_with("http://")) fail("{}: expected http://HOST:PORT", printable(url, 300));
-  rest.remove_prefix(7);
-  Address a;
-  const size_t slash = rest.find('/');
-  std::string_view authority = rest.substr(0, slash);
-  if (slash != rest.npos) a.prefix = rest.substr(slash);
-  while (a.prefix.ends_with('/')) a.prefix.pop_back();
-  if (a.prefix.ends_with("/v1")) a.prefix.resize(a.prefix.size() - 3);
-  if (a.prefix.find_first_of("?# \r\n") != std::string::npos)
-    fail("{}: expected http://HOST:PORT", printable(url, 300));
-  const size_t bracket = authority.rfind(']'), colon = authority.rfind(':');
-  const bool has_port = colon != authority.npos && (bracket == authority.npos || colon > bracket);
-  a.port = has_port ? std::string(authority.substr(colon + 1)) : "80";
-  if (has_port) authority = authority.substr(0, colon);
-  a.host = authority;
-  if (a.host.starts_with('[') && a.host.ends_with(']')) a.host = a.host.substr(1, a.host.size() - 2);
-  if (a.host.empty() || a.port.empty() || a.host.find_first_of(" \r\n@") != std::string::npos ||
-      a.port.find_first_not_of("0123456789") != std::string::npos)
-    fail("{}: expected http://HOST:PORT", printable(url, 300));
-  return a;
-}
 
 struct Connection {
   explicit Connection(asio::io_context& io) : stream(io) {}

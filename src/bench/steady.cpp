@@ -131,7 +131,29 @@ Quantiles quantiles(std::vector<double> values) {
   for (const double v : values) q.mean += v;
   q.mean /= static_cast<double>(values.size());
   q.most = values.back();
+  for (int percent = 0; percent <= 100; ++percent)
+    q.curve.push_back(static_cast<float>(quantile(values, percent / 100.0)));
   return q;
+}
+
+Timeline timeline_of(const LevelRun& run, size_t pieces) {
+  Timeline t;
+  double begin = INFINITY, end = -INFINITY;
+  for (const RequestRecord& r : run.requests) begin = std::min(begin, r.sent), end = std::max({end, r.end, r.sent});
+  if (!(end > begin) || pieces == 0) return t;
+  t.begin = begin, t.width = (end - begin) / static_cast<double>(pieces);
+  std::vector<double> open(pieces), tokens(pieces);
+  const auto piece = [&](double at) { return std::min(pieces - 1, static_cast<size_t>((at - begin) / t.width)); };
+  for (const RequestRecord& r : run.requests) {
+    for (size_t i = piece(r.sent); i <= piece(std::max(r.end, r.sent)); ++i) {
+      const double from = begin + static_cast<double>(i) * t.width;
+      open[i] += std::max(0.0, std::min(r.end, from + t.width) - std::max(r.sent, from)) / t.width;
+    }
+    for (const double at : r.pieces)
+      if (at >= begin && at <= end) tokens[piece(at)] += r.tokens_a_piece() / t.width;
+  }
+  t.open.assign(open.begin(), open.end()), t.output_rate.assign(tokens.begin(), tokens.end());
+  return t;
 }
 
 Stretch longest_stretch(const std::vector<RequestRecord>& requests, double ratio, double bridge) {
@@ -193,6 +215,7 @@ LevelStats analyse(const LevelRun& run) {
   s.stretch = longest_stretch(run.requests);
   collect_times(run, s);
   collect_rates(run, s);
+  s.timeline = timeline_of(run);
   return s;
 }
 
@@ -215,7 +238,7 @@ Fit fit_step_time(const std::vector<LevelStats>& levels) {
   double x = 0, y = 0, xx = 0, xy = 0;
   for (const auto& [px, py] : points) x += px / n, y += py / n;
   for (const auto& [px, py] : points) xx += (px - x) * (px - x), xy += (px - x) * (py - y);
-  f.b = xy / xx, f.a = y - f.b * x;
+  f.b = xy / xx, f.a = y - f.b * x, f.center = x;
   double residual = 0;
   for (const auto& [px, py] : points) residual += (py - f.a - f.b * px) * (py - f.a - f.b * px);
   const double deviation = std::sqrt(residual / (n - 2)), t = student(points.size() - 2);

@@ -13,6 +13,7 @@ namespace fathom::bench {
 struct Quantiles {
   size_t count = 0;
   double p50 = 0, p90 = 0, p99 = 0, mean = 0, most = 0;
+  std::vector<float> curve;  // percentiles 0 to 100
 };
 /// Quantiles are linear between the two nearest values, as numpy.percentile does by default.
 Quantiles quantiles(std::vector<double> values);
@@ -29,6 +30,13 @@ struct Stretch {
 /// Open requests are those sent and not ended. Full means `ratio` of the most that were open at a time.
 Stretch longest_stretch(const std::vector<RequestRecord>& requests, double ratio = 0.95, double bridge = 0.05);
 
+/// A level in equal pieces of time, from the first request to the last end.
+struct Timeline {
+  double begin = 0, width = 0;           // seconds of the level; of a piece
+  std::vector<float> open, output_rate;  // mean open requests, output tokens a second
+};
+Timeline timeline_of(const LevelRun& run, size_t pieces = 120);
+
 /// The numbers of a level. Rates and gaps are of the stretch; times of requests are of those sent in it.
 struct LevelStats {
   double concurrency = 0, rate = 0;
@@ -42,9 +50,10 @@ struct LevelStats {
   double tokens_a_piece = 0;  // above 1: speculation, or a server that sends several tokens together
   double prompt_tokens = 0, output_tokens = 0, cached_share = 0;  // means of a request
   Quantiles first_token, gap, token_time, whole;                  // TTFT, ITL, TPOT, end to end; seconds
-  Quantiles late;                         // open loop: how long after its time a request was sent
-  double early = 1;                       // output rate of the first fifth of the stretch over that of the rest
-  double cpu_a_token = 0;                 // seconds of the load generator's processor time
+  Quantiles late;          // open loop: how long after its time a request was sent
+  double early = 1;        // output rate of the first fifth of the stretch over that of the rest
+  double cpu_a_token = 0;  // seconds of the load generator's processor time
+  Timeline timeline;
   std::vector<std::string> first_errors;  // different ones, at most five
   bool interrupted = false;
 };
@@ -56,6 +65,7 @@ struct Fit {
   bool valid = false;
   std::string why;                                // not valid: why
   double a = 0, b = 0, a_error = 0, b_error = 0;  // seconds; half widths of the intervals
+  double center = 0;                              // mean of N: where the line is known best
   double asymptote = 0;                           // output tokens a second for N without bound: tokens a piece / b
   double asymptote_low = 0, asymptote_high = 0;   // high 0: not bounded
 };

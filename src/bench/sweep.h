@@ -46,6 +46,8 @@ std::string text_report(const Sweep& s);
 /// Sentences that a reader of the table should know: load not reached, prefill ramp, errors, loops.
 std::vector<std::string> remarks(const Sweep& s);
 std::string markdown_report(const Sweep& s);
+/// One HTML file with plots that needs nothing else.
+std::string html_report(const Sweep& s);
 /// Schema "fathom-bench-1" (docs/benchmarking.md), ends with a newline.
 std::string json_report(const Sweep& s);
 

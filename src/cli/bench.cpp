@@ -12,26 +12,17 @@ namespace {
 struct BenchOptions {
   std::string target, model, api = "chat", key_file, levels = "1,4,16", input = "256", output = "128",
                              content = "prose";
-  std::string json, markdown;
+  std::string json, markdown, html;
   bool shared_prefix = false, keep_end = false, no_warm_up = false;
   int64_t rounds = 4, requests = 0, repeats = 1, seed = 1, threads = 0, chunk = 512;
   double rate = 0, temperature = 0, timeout = 600;
 };
 
-std::string read_key(const std::string& file) {
-  if (file.empty()) return "";
-  std::string key = read_file(file, 65536);
-  while (!key.empty() && (key.back() == '\n' || key.back() == '\r' || key.back() == ' ')) key.pop_back();
-  if (key.empty() || key.find_first_of("\r\n") != key.npos)
-    fail("{}: expected one line, the API key", printable(file, 400));
-  return key;
-}
-
 std::unique_ptr<bench::Target> target_of(const BenchOptions& o, const bench::WorkloadOptions& w, int64_t most_open) {
   if (o.target.find("://") != std::string::npos)
     return bench::http_target({.url = o.target,
                                .model = o.model,
-                               .api_key = read_key(o.key_file),
+                               .api_key = o.key_file.empty() ? "" : read_key(o.key_file),
                                .chat = o.api == "chat",
                                .ignore_end = !o.keep_end,
                                .temperature = o.temperature,
@@ -67,7 +58,7 @@ int run_bench(const BenchOptions& o, const Parser& parser) {
   for (const char* name : {"--threads", "--chunk"})
     if (url && parser.given(name))
       throw UsageError(fmt::format("{} is of a model in this process, not of a server", name));
-  for (const std::string& path : {o.json, o.markdown})
+  for (const std::string& path : {o.json, o.markdown, o.html})
     if (!path.empty()) check_output_path(path);
   if (o.threads > 0) set_thread_count(static_cast<int>(o.threads));
   catch_interrupts();
@@ -79,6 +70,7 @@ int run_bench(const BenchOptions& o, const Parser& parser) {
   print(bench::text_report(sweep));
   if (!o.json.empty()) write_file(o.json, bench::json_report(sweep));
   if (!o.markdown.empty()) write_file(o.markdown, bench::markdown_report(sweep));
+  if (!o.html.empty()) write_file(o.html, bench::html_report(sweep));
   size_t answered = 0;
   for (const auto& level : sweep.levels)
     for (const auto& r : level.repeats) answered += r.requests - r.errors;
@@ -115,6 +107,7 @@ Command bench_command() {
         p.option("--chunk", o->chunk, "prompt tokens in one step of a model in this process (default 512)", 1, 1 << 20);
         p.option("--json", o->json, "write the results as JSON, which fathom plan --measured reads");
         p.option("--md", o->markdown, "write the results as Markdown");
+        p.option("--html", o->html, "write the results as one HTML file with plots that needs no network");
         p.footer(
             "Examples:\n  fathom bench http://127.0.0.1:8000 --concurrency 1,4,16,64 --json bench.json\n"
             "  fathom bench models/fairy --input 64 --output 64\n"

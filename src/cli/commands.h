@@ -7,6 +7,7 @@ namespace fathom::cli {
 
 Command bench_command();
 Command check_command();
+Command doctor_command();
 Command kernels_command();
 Command plan_command();
 Command run_command();

@@ -19,6 +19,14 @@ void write_file(const std::string& path, std::string_view text) {
   file.commit();
 }
 
+std::string read_key(const std::string& file) {
+  std::string key = read_file(file, 65536);
+  while (!key.empty() && (key.back() == '\n' || key.back() == '\r' || key.back() == ' ')) key.pop_back();
+  if (key.empty() || key.find_first_of("\r\n") != key.npos)
+    fail("{}: expected one line, the API key", printable(file, 400));
+  return key;
+}
+
 std::vector<int64_t> number_list(const char* option, const std::string& text, int64_t most, bool units) {
   std::vector<int64_t> out;
   const char *at = text.data(), *end = text.data() + text.size();

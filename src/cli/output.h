@@ -14,6 +14,9 @@ void print(std::string_view text);
 /// A whole file, put in place when it is complete (OutputFile).
 void write_file(const std::string& path, std::string_view text);
 
+/// The one line of a file with an API key. Throws Error.
+std::string read_key(const std::string& file);
+
 /// "1,4,16" -> numbers from 1 to `most`. With `units` also "128k" (131,072) and "1m" (1,048,576). Throws UsageError
 /// that names `option`.
 std::vector<int64_t> number_list(const char* option, const std::string& text, int64_t most, bool units = false);

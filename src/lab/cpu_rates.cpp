@@ -28,6 +28,10 @@ double fma_chains(int rounds, float* sink) {
   return static_cast<double>(rounds) * 12 * 2 * static_cast<double>(hn::Lanes(d));
 }
 
+const char* target_name() {
+  return hwy::TargetName(HWY_TARGET);
+}
+
 }  // namespace fathom::lab::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
@@ -44,6 +48,7 @@ HWY_AFTER_NAMESPACE();
 namespace fathom::lab {
 
 HWY_EXPORT(fma_chains);
+HWY_EXPORT(target_name);
 
 namespace {
 
@@ -59,6 +64,10 @@ double best_seconds(int repeats, Work work) {
 }
 
 }  // namespace
+
+const char* cpu_instruction_set() {
+  return HWY_DYNAMIC_DISPATCH(target_name)();
+}
 
 CpuRates measure_cpu_rates() {
   CpuRates rates;

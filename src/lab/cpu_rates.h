@@ -11,4 +11,7 @@ struct CpuRates {
 };
 CpuRates measure_cpu_rates();
 
+/// The instruction set that CPU operations use on this machine: "AVX3", "AVX2", "SSE4" (Highway's names).
+const char* cpu_instruction_set();
+
 }  // namespace fathom::lab

@@ -102,9 +102,9 @@ StepBound bound(const Model& m, const Devices& s, double batch, double context, 
     b.draft_bytes = once + m.draft.stages * m.draft.per_expert * met;
     draft_on_device = once / s.count + expert_bytes_of_device(m, s, met, m.draft.per_expert, m.draft.stages);
   }
-  b.device_bytes = m.weights.split / s.count + m.weights.replicated +
-                   expert_bytes_of_device(m, s, b.distinct, m.weights.per_expert, m.layers()) + b.cache_bytes +
-                   draft_on_device;
+  b.device_expert_bytes = expert_bytes_of_device(m, s, b.distinct, m.weights.per_expert, m.layers());
+  b.device_bytes =
+      m.weights.split / s.count + m.weights.replicated + b.device_expert_bytes + b.cache_bytes + draft_on_device;
   const TokenOperations each = operations(m, context);
   b.product_flops = b.tokens * each.products;
   b.attention_flops = b.tokens * (each.attention + each.index);

@@ -41,6 +41,7 @@ struct StepBound {
   double distinct = 0;  // experts a layer
   double fixed_bytes = 0, expert_bytes = 0, cache_bytes = 0, draft_bytes = 0;  // each read once, all devices together
   double device_bytes = 0;                                                     // of the device that reads most
+  double device_expert_bytes = 0;                                              // its part of expert_bytes
   double product_flops = 0, attention_flops = 0;                               // all devices together
   double memory_time = 0, matrix_time = 0, link_time = 0;                      // seconds
   double tokens_out = 0;                                                       // accepted tokens of the step

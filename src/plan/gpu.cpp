@@ -129,4 +129,25 @@ const Gpu& GpuTable::find(std::string_view name) const {
   fail("{}: not a GPU in the table ({}); add yours with --gpus FILE", printable(std::string(name)), names);
 }
 
+const Gpu* GpuTable::find_in(std::string_view device_name) const {
+  const std::string text = squeezed(device_name);
+  const Gpu* best = nullptr;
+  size_t longest = 0;
+  const auto try_name = [&](const Gpu& g, const std::string& name) {
+    const std::string part = squeezed(name);
+    const size_t at = text.find(part);
+    if (at == text.npos || part.size() <= longest) return;
+    const size_t end = at + part.size();
+    const auto is_word = [](char c) { return (c >= '0' && c <= '9') || c == 's'; };
+    // "A10" is no A100 and "L40" no L40S; "H100SXM5" is an H100.
+    if (end < text.size() && is_word(text[end]) && text.compare(end, 3, "sxm") != 0) return;
+    best = &g, longest = part.size();
+  };
+  for (const Gpu& g : gpus_) {
+    try_name(g, g.name);
+    for (const std::string& alias : g.aliases) try_name(g, alias);
+  }
+  return best;
+}
+
 }  // namespace fathom::plan

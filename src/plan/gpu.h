@@ -38,6 +38,9 @@ class GpuTable {
   const std::vector<Gpu>& all() const { return gpus_; }
   /// By name or alias; letter case, blanks, '-' and '_' do not matter. Throws Error with the names there are.
   const Gpu& find(std::string_view name) const;
+  /// The one whose name or alias occurs in what a driver or a trace calls the device ("NVIDIA H100 80GB HBM3"); the
+  /// longest of several. Null when there is none.
+  const Gpu* find_in(std::string_view device_name) const;
 
  private:
   void add(std::string_view text, const std::string& where);

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/utf8.h"
+#include "html/embedded.h"
 #include "make_trace.h"
 #include "trace/analysis.h"
 #include "trace/html/assets.h"
@@ -115,8 +116,9 @@ TEST(HtmlReport, LoadsNothing) {
 
 TEST(HtmlReport, ItsOwnScriptsPutTextsOnThePageAsTextOnly) {
   for (const std::string_view script :
-       {embedded::html_common_js(), embedded::html_ranking_js(), embedded::html_timeline_js(),
-        embedded::html_sections_js(), embedded::html_comparison_js(), embedded::html_page_js()})
+       {embedded::html_common_js(), embedded::trace_kernels_js(), embedded::trace_ranking_js(),
+        embedded::trace_timeline_js(), embedded::trace_sections_js(), embedded::trace_comparison_js(),
+        embedded::trace_page_js()})
     for (const char* part :
          {"innerHTML", "outerHTML", "insertAdjacentHTML", "document.write", "eval(", "Function(", "</"})
       EXPECT_EQ(script.find(part), std::string_view::npos) << part;

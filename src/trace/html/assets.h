@@ -5,14 +5,11 @@
 
 namespace fathom::embedded {
 
-std::string_view html_uplot_js();
-std::string_view html_uplot_css();
-std::string_view html_report_css();
-std::string_view html_common_js();
-std::string_view html_ranking_js();
-std::string_view html_timeline_js();
-std::string_view html_sections_js();
-std::string_view html_comparison_js();
-std::string_view html_page_js();
+std::string_view trace_kernels_js();
+std::string_view trace_ranking_js();
+std::string_view trace_timeline_js();
+std::string_view trace_sections_js();
+std::string_view trace_comparison_js();
+std::string_view trace_page_js();
 
 }  // namespace fathom::embedded

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "html/page.h"
 #include "trace/format.h"
 #include "trace/html/assets.h"
 #include "trace/html/timeline.h"
@@ -16,37 +17,6 @@ namespace fathom::trace {
 namespace {
 
 using json = nlohmann::json;
-
-std::string html_text(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (c == '&')
-      out += "&amp;";
-    else if (c == '"')
-      out += "&quot;";
-    else if (c == '\'')
-      out += "&#39;";
-    else
-      out += c;
-  }
-  return out;
-}
-
-/// JSON for a script element: without '<' no text can end the element or open a comment.
-std::string script_data(const json& value) {
-  std::string out;
-  for (const char c : value.dump(-1, ' ', false, json::error_handler_t::replace)) {
-    if (c == '<')
-      out += "\\u003c";
-    else
-      out += c;
-  }
-  return out;
-}
 
 std::string cut_text(const std::string& text, size_t limit) {
   if (text.size() <= limit) return text;
@@ -256,21 +226,13 @@ json page_data(const std::vector<Analysis>& analyses, const std::string& documen
   return document;
 }
 
-/// For the content security policy: scripts without this word do not run. Taken from the content, so that the same
-/// trace gives the same file.
-std::string nonce_of(std::string_view data) {
-  uint64_t hash = 14695981039346656037u;  // FNV-1a
-  for (const char c : data) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return fmt::format("{:016x}", hash);
-}
-
 /// What stands there for browsers without scripts: the answers, not the tables.
 std::string plain_part(const std::vector<Analysis>& analyses) {
   std::string out;
   for (const Analysis& a : analyses) {
-    out +=
-        fmt::format("<p><strong>{}</strong>: {}{}</p>\n", html_text(printable(a.trace->path.filename().string(), 300)),
-                    a.trace->import.partial ? "PARTIAL. " : "", html_text(headline(a)));
+    out += fmt::format("<p><strong>{}</strong>: {}{}</p>\n",
+                       html::escaped(printable(a.trace->path.filename().string(), 300)),
+                       a.trace->import.partial ? "PARTIAL. " : "", html::escaped(headline(a)));
   }
   return out;
 }
@@ -278,33 +240,16 @@ std::string plain_part(const std::vector<Analysis>& analyses) {
 }  // namespace
 
 std::string html_report(const std::vector<Analysis>& analyses, const std::string& document, const HtmlLimits& limits) {
-  const std::string data = script_data(page_data(analyses, document, limits));
-  const std::string nonce = nonce_of(data);
   std::string title = "fathom trace";
   if (analyses.size() == 1) title += ": " + printable(analyses.front().trace->path.filename().string(), 200);
   if (analyses.size() > 1) title += fmt::format(": {} files", analyses.size());
-
-  std::string out;
-  out.reserve(data.size() + (size_t{200} << 10));
-  out += "<!DOCTYPE html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n";
-  out += fmt::format(
-      "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; script-src 'nonce-{0}'; "
-      "style-src 'nonce-{0}'; base-uri 'none'; form-action 'none'\">\n",
-      nonce);
-  out += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
-  out += "<meta name=\"color-scheme\" content=\"light dark\">\n";
-  out += fmt::format("<title>{}</title>\n", html_text(title));
-  out += fmt::format("<style nonce=\"{}\">\n{}\n{}\n</style>\n</head>\n<body>\n", nonce, embedded::html_uplot_css(),
-                     embedded::html_report_css());
-  out += "<main id=\"report\"></main>\n<noscript><div class=\"plain\">\n" + plain_part(analyses) +
-         "<p>The tables, the timeline and the plots of this report need JavaScript.</p>\n</div></noscript>\n";
-  out += "<script type=\"application/json\" id=\"data\">" + data + "</script>\n";
-  out += fmt::format("<script nonce=\"{}\">\n{}\n</script>\n", nonce, embedded::html_uplot_js());
-  out += fmt::format("<script nonce=\"{}\">\n(() => {{\n'use strict';\n{}\n{}\n{}\n{}\n{}\n{}\n}})();\n</script>\n",
-                     nonce, embedded::html_common_js(), embedded::html_ranking_js(), embedded::html_timeline_js(),
-                     embedded::html_sections_js(), embedded::html_comparison_js(), embedded::html_page_js());
-  out += "</body>\n</html>\n";
-  return out;
+  return html::page(
+      {.title = title,
+       .data = page_data(analyses, document, limits).dump(-1, ' ', false, json::error_handler_t::replace),
+       .scripts = {embedded::trace_kernels_js(), embedded::trace_ranking_js(), embedded::trace_timeline_js(),
+                   embedded::trace_sections_js(), embedded::trace_comparison_js(), embedded::trace_page_js()},
+       .plain =
+           plain_part(analyses) + "<p>The tables, the timeline and the plots of this report need JavaScript.</p>\n"});
 }
 
 }  // namespace fathom::trace
