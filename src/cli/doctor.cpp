@@ -148,8 +148,8 @@ class Doctor {
         r_.judged_without.push_back("No bound: " + why_not);
       }
     } else {
-      r_.judged_without.push_back("No bound: name the model (a checkpoint folder, or one of " + built_in_models() +
-                                  ").");
+      r_.judged_without.push_back(
+          "No bound: name the model: a checkpoint folder, or a built-in one (fathom plan --help).");
     }
     r_.verdicts.push_back(doctor::judge(analysis, question));
   }
