@@ -81,7 +81,7 @@ run_loop() {
   start_server
   begin "load of 1, 4 and 16 requests"
   quiet demo-out/bench.txt "$fathom" bench "$url" --concurrency 1,4,16 --rounds 3 --input 64 --output 64 \
-    --json demo-out/bench.json --md demo-out/bench.md
+    --json demo-out/bench.json --md demo-out/bench.md --html demo-out/bench.html
   done_ok
   profile_server
   stop_server
@@ -94,6 +94,11 @@ run_loop() {
   begin "what the machine allows"
   quiet demo-out/plan.txt "$fathom" plan models/fairy --gpus demo-out/machine.json --gpu "this machine" --batch 1,4,16 --context 128 \
     --measured demo-out/bench.json
+  # The profiled load had 4 open requests with 64 tokens of prompt and up to 64 of output.
+  rm -f demo-out/doctor.md
+  quiet demo-out/doctor.txt "$fathom" doctor models/fairy --quick --trace demo-out/profile.json.gz --gpus demo-out/machine.json \
+    --gpu "this machine" --batch 4 --context 96 --md demo-out/doctor.md
+  sed -n '/^### Verdict/,$p' demo-out/doctor.md >>demo-out/PROFILE_FINDINGS.md
   done_ok
 
   say ""
@@ -102,9 +107,12 @@ run_loop() {
   say ""
   say "Bound of this machine (bytes over copy bandwidth, operations over fp32 rate), and how much of it was reached"
   sed -n '/^ batch/,/^$/p' demo-out/plan.txt
+  say "A step of the profile (4 open requests) beside that bound"
+  sed -n '/^  part /,/^  all /p' demo-out/doctor.txt
+  say ""
   say "What the profile says"
   sed -n '1,2p' demo-out/trace.txt
   sed -n '/^Findings/,/^Categories/p' demo-out/trace.txt | sed '1d;/^Categories/d' | awk '/^[0-9]+\./ {n++} n <= 3 && /^[0-9 ]/' | head -n 16
   say ""
-  say "Written: demo-out/report.html (open it in a browser), demo-out/PROFILE_FINDINGS.md, demo-out/bench.json"
+  say "Written: demo-out/report.html (open it in a browser), demo-out/bench.html, demo-out/PROFILE_FINDINGS.md"
 }
