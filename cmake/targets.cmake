@@ -1,3 +1,24 @@
+# Headers that nearly every source includes, compiled once for all libraries and once for all tests (FATHOM_PCH).
+set(FATHOM_LIBRARY_HEADERS <algorithm> <array> <atomic> <bit> <chrono> <cmath> <cstdint> <cstring> <deque> <filesystem>
+  <functional> <limits> <map> <memory> <mutex> <numeric> <optional> <span> <stdexcept> <string> <string_view> <thread>
+  <tuple> <unordered_map> <unordered_set> <utility> <variant> <vector> <fmt/format.h>)
+set(FATHOM_TEST_HEADERS ${FATHOM_LIBRARY_HEADERS} <condition_variable> <fstream> <iostream> <random> <set> <sstream>
+  <gtest/gtest.h> <nlohmann/json.hpp> <rapidcheck.h> <rapidcheck/gtest.h>)
+
+# fathom_precompile(TARGET OWNER HEADERS...): OWNER compiles the headers, every TARGET of the same flags uses them.
+function(fathom_precompile target owner)
+  if(NOT FATHOM_PCH)
+    return()
+  elseif(target STREQUAL owner)
+    target_precompile_headers(${target} PRIVATE ${ARGN})
+  else()
+    target_precompile_headers(${target} REUSE_FROM ${owner})
+  endif()
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # lets ccache follow them
+    target_compile_options(${target} PRIVATE $<$<COMPILE_LANGUAGE:CXX>:-fpch-preprocess>)
+  endif()
+endfunction()
+
 # One library, one test binary and one benchmark binary for each folder of src/.
 #
 # fathom_library(NAME DEPS ... TEST_DEPS ...) collects the sources by pattern, so adding a file needs no edit here:
@@ -29,6 +50,10 @@ function(fathom_library name)
     add_library(fathom_${name} STATIC ${sources})
     target_include_directories(fathom_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
     target_link_libraries(fathom_${name} PUBLIC ${deps} fmt::fmt Threads::Threads)
+    fathom_precompile(fathom_${name} fathom_base ${FATHOM_LIBRARY_HEADERS})
+    if(FATHOM_FUZZ AND name IN_LIST FATHOM_FUZZED)
+      target_compile_options(fathom_${name} PRIVATE -fsanitize-coverage=inline-8bit-counters,pc-table,trace-cmp)
+    endif()
   else()  # nothing here yet: pass the dependencies on
     add_library(fathom_${name} INTERFACE)
     target_link_libraries(fathom_${name} INTERFACE ${deps})
@@ -49,6 +74,8 @@ function(fathom_library name)
       target_link_libraries(test_${name} PRIVATE fathom_${dep})
     endforeach()
     target_link_libraries(test_${name} PRIVATE fathom_${name} GTest::gtest_main rapidcheck::rapidcheck)
+    target_compile_options(test_${name} PRIVATE ${FATHOM_TEST_FLAGS})
+    fathom_precompile(test_${name} test_base ${FATHOM_TEST_HEADERS})
     include(GoogleTest)
     gtest_discover_tests(test_${name} TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${name} TIMEOUT 300)
   endif()

@@ -93,8 +93,12 @@ TEST_P(Rollback, ToAnyEarlierLengthIsAsIfTheRestHadNeverBeen) {
       const int64_t from = run.cache.rollback(rolled, length);
       run.cache.check();
       ASSERT_LE(from, length);
-      if (keep_window < 0 && extra <= 8) EXPECT_EQ(from, length) << "8 rejected drafts must cost nothing";
-      if (keep_window < 0) EXPECT_GE(from, std::max<int64_t>(0, length - 132));
+      if (keep_window < 0 && extra <= 8) {
+        EXPECT_EQ(from, length) << "8 rejected drafts must cost nothing";
+      }
+      if (keep_window < 0) {
+        EXPECT_GE(from, std::max<int64_t>(0, length - 132));
+      }
       ASSERT_EQ(want, resume(run, rolled, until, length, from))
           << "length " << length << " extra " << extra << " from " << from;
       run.cache.release(rolled);

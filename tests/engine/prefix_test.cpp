@@ -58,7 +58,9 @@ TEST(EnginePrefix, TheNextTurnOfAnAgentComputesTheNewTokensAlone) {
     const auto computed = engine.stats().prompt_tokens - before;
     EXPECT_EQ(computed + got.cached_tokens, static_cast<int64_t>(conversation.size()));
     // All but the last token of a reply was computed while it was generated.
-    if (turn > 0) EXPECT_EQ(computed, 1 + 40) << "turn " << turn;
+    if (turn > 0) {
+      EXPECT_EQ(computed, 1 + 40) << "turn " << turn;
+    }
     conversation.insert(conversation.end(), got.tokens.begin(), got.tokens.end());
     const auto tool_output = some_tokens(40, 100 + turn);
     conversation.insert(conversation.end(), tool_output.begin(), tool_output.end());
@@ -75,7 +77,9 @@ TEST(EnginePrefix, WithoutSnapshotsTheNextTurnComputesAtMostOnePageMore) {
     const auto request = ask(conversation, 30, static_cast<uint64_t>(turn));
     const Result got = engine.get(request);
     EXPECT_EQ(got.tokens, cold(request)) << "turn " << turn;
-    if (turn > 0) EXPECT_LE(engine.stats().prompt_tokens - before, 1 + 40 + Cache::kEntryPage) << "turn " << turn;
+    if (turn > 0) {
+      EXPECT_LE(engine.stats().prompt_tokens - before, 1 + 40 + Cache::kEntryPage) << "turn " << turn;
+    }
     conversation.insert(conversation.end(), got.tokens.begin(), got.tokens.end());
     const auto tool_output = some_tokens(40, 200 + turn);
     conversation.insert(conversation.end(), tool_output.begin(), tool_output.end());
@@ -136,7 +140,9 @@ TEST(EnginePrefix, AfterAnAbortAtAnyStepAHitGivesTheTokensOfAColdRun) {
     EXPECT_EQ(engine.stats().cache.entry_free + engine.stats().cache.entry_cached, engine.stats().cache.entry_total);
     const Result got = engine.get(request);
     EXPECT_EQ(got.tokens, want) << "aborted after " << steps;
-    if (steps > 3) EXPECT_GE(got.cached_tokens, 380);
+    if (steps > 3) {
+      EXPECT_GE(got.cached_tokens, 380);
+    }
   }
 }
 

@@ -74,7 +74,9 @@ TEST(Scheduler, TheLatestRequestGivesWayAndTheOldestNeverDoes) {
     if (e.finish != FinishReason::none) order.push_back(e.request);
     if (e.request == ids[0] && first_token_at < 0) first_token_at = step;
   }))
-    if (++step, first_token_at >= 0 && tokens[ids[0]] < 300) EXPECT_EQ(tokens[ids[0]], step - first_token_at);
+    if (++step, first_token_at >= 0 && tokens[ids[0]] < 300) {
+      EXPECT_EQ(tokens[ids[0]], step - first_token_at);
+    }
   EXPECT_EQ(order, ids) << "in order of arrival";
   EXPECT_GT(engine.stats().preemptions, 0);
 }

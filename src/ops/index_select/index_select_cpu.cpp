@@ -56,14 +56,15 @@ void write_all(const IndexSelectArgs& a, int64_t t) {
 }
 
 void write_top(const IndexSelectArgs& a, int64_t t, const uint16_t* key) {
-  auto [limit, equal] = cpu::key_limit(key, a.visible(t), a.topk);
+  const cpu::KeyLimit limit = cpu::key_limit(key, a.visible(t), a.topk);
+  int64_t equal = limit.equal;
   int32_t* out = a.index[t].data;
   int32_t kept = 0;
   each_page(a, t, a.visible(t), [&](int32_t slot, int32_t count, int32_t first) {
     for (int32_t i = 0; i < count && kept < a.topk; ++i) {  // without branches on the keys, which cannot be foreseen
-      const bool tie = key[first + i] == limit && equal > 0;
+      const bool tie = key[first + i] == limit.key && equal > 0;
       out[kept] = slot + i;
-      kept += static_cast<int32_t>(key[first + i] > limit) + static_cast<int32_t>(tie);
+      kept += static_cast<int32_t>(key[first + i] > limit.key) + static_cast<int32_t>(tie);
       equal -= static_cast<int64_t>(tie);
     }
   });
