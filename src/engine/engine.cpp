@@ -117,7 +117,8 @@ void Engine::set_recorder(Recorder* recorder) {
 }
 
 void Engine::report_cancelled(const std::function<void(const GenerationEvent&)>& report) {
-  for (const auto& a : scheduler_.take_cancelled()) report({a->id, {}, FinishReason::cancelled, {}, {}, a->cached});
+  for (const auto& a : scheduler_.take_cancelled())
+    report({a->id, {}, FinishReason::cancelled, {}, {}, a->cached, a->started});
 }
 
 bool Engine::step(const std::function<void(const GenerationEvent&)>& report) {
@@ -177,7 +178,7 @@ GenerationEvent Engine::take_token_or_fail(Active& a, std::span<const float> log
   try {
     return take_token(a, logits);
   } catch (const std::exception& e) {
-    return {a.id, {}, FinishReason::failed, e.what(), {}, a.cached};
+    return {a.id, {}, FinishReason::failed, e.what(), {}, a.cached, a.started};
   }
 }
 
@@ -196,7 +197,8 @@ GenerationEvent Engine::take_token(Active& a, std::span<const float> logits) {
                         FinishReason::none,
                         {},
                         std::move(a.prompt_tokens),
-                        a.cached};
+                        a.cached,
+                        a.started};
   a.prompt_tokens.clear();
   const int32_t token = event.token.token;
   if (token == r.thinking.end_id) a.thinking = false;
@@ -213,7 +215,7 @@ GenerationEvent Engine::take_token(Active& a, std::span<const float> logits) {
 
 Engine::Stats Engine::stats() const {
   const Scheduler::Stats s = scheduler_.stats();
-  return {steps_,         s.prompt_tokens, generated_tokens_, s.waiting,           s.running,
+  return {steps_,         s.prompt_tokens, generated_tokens_, s.waiting,           s.running,      s.waiting_clients,
           cache_.usage(), s.cached_tokens, s.preemptions,     s.recomputed_tokens, prefix_.stats()};
 }
 

@@ -1,7 +1,7 @@
 // The engine: requests in, tokens out. Each step packs one token of every running request and chunks of waiting prompts
 // into one batch (continuous batching with chunked prefill).
 //
-// Requests are taken in order of arrival (scheduler.h says who runs when the cache is full). What they compute stays
+// Turns go round the clients (scheduler.h says who runs when the cache is full). What they compute stays
 // for later ones that begin with the same tokens (cache/prefix_cache.h). A request's tokens depend on nothing but
 // itself: the ops give the same bits in any batch, in any chunks and after any hit, and random numbers come from (seed,
 // position).
@@ -45,6 +45,7 @@ class Engine {
   struct Stats {
     int64_t steps = 0, prompt_tokens = 0, generated_tokens = 0;  // prompt tokens that were computed, each once
     size_t waiting = 0, running = 0;                             // requests, held ones too
+    size_t waiting_clients = 0;                                  // of requests that have not run yet
     Cache::Usage cache{};
     int64_t cached_tokens = 0;      // prompt tokens that were found in the prefix cache instead
     int64_t preemptions = 0;        // times that a request gave way
@@ -52,6 +53,8 @@ class Engine {
     PrefixCache::Stats prefix{};
   };
   Stats stats() const;
+  /// Outputs that must end before a waiting request starts, as things stand.
+  int64_t before(RequestId id) const { return scheduler_.before(id); }
   int64_t max_context() const { return max_context_; }
   const Cache& cache() const { return cache_; }
   const PrefixCache& prefix_cache() const { return prefix_; }

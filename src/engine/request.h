@@ -1,6 +1,7 @@
 // What an engine is asked for and what it reports.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -41,6 +42,7 @@ struct GenerationRequest {
   ThinkingLimit thinking;
   bool prompt_logprobs = false;  // report the prompt's tokens too; needs sampling.top_logprobs >= 0
   PrefixUse prefix;
+  std::string client;  // whose it is: turns go round the clients (fair_queue.h)
   /// What the output must look like; null: anything. Shared by the requests of one grammar, used by the engine's
   /// thread.
   std::shared_ptr<text::Constraint> constraint;
@@ -58,6 +60,7 @@ struct GenerationEvent {
   /// with its log probability behind those before it.
   std::vector<SampledToken> prompt_tokens;
   int64_t cached_tokens = 0;  // of the prompt: found in the prefix cache, not computed
+  std::chrono::steady_clock::time_point started{};  // when its turn came; none: it never did
 };
 
 struct EngineOptions {

@@ -16,26 +16,18 @@ constexpr int64_t pages_for(int64_t tokens, int64_t page) {
   return (tokens + page - 1) / page;
 }
 
-template <typename Requests>
-auto place_of(Requests& requests, RequestId id) {
-  return std::lower_bound(requests.begin(), requests.end(), id, [](const auto& a, RequestId b) { return a->id < b; });
-}
-
 }  // namespace
 
 Scheduler::Scheduler(Cache& cache, PrefixCache& prefix, const EngineOptions& options)
     : cache_(cache), prefix_(prefix), options_(options) {}
 
 void Scheduler::add(std::unique_ptr<Active> request) {
-  const RequestId id = request->id;
-  waiting_.insert(place_of(waiting_, id), std::move(request));
+  queue_.add(std::move(request));
 }
 
 Active* Scheduler::find(RequestId id) {
-  const auto running = place_of(running_, id);
-  if (running != running_.end() && (*running)->id == id) return running->get();
-  const auto waiting = place_of(waiting_, id);
-  return waiting != waiting_.end() && (*waiting)->id == id ? waiting->get() : nullptr;
+  const auto running = std::find_if(running_.begin(), running_.end(), [&](const auto& a) { return a->id == id; });
+  return running != running_.end() ? running->get() : queue_.find(id);
 }
 
 std::vector<std::unique_ptr<Active>> Scheduler::take_cancelled() {
@@ -46,10 +38,16 @@ std::vector<std::unique_ptr<Active>> Scheduler::take_cancelled() {
     else
       ++i;
   }
-  for (auto& a : waiting_)
-    if (a->cancelled) out.push_back(std::move(a));
-  std::erase(waiting_, nullptr);
+  for (const Active* a : queue_.all())
+    if (a->cancelled) out.push_back(queue_.take(*a));
+  for (const auto& a : out) queue_.leave(*a);
   return out;
+}
+
+int64_t Scheduler::before(RequestId id) const {
+  const Active* a = queue_.find(id);
+  const auto room = static_cast<int64_t>(options_.max_sequences) - static_cast<int64_t>(running_.size());
+  return a ? std::max<int64_t>(0, queue_.before(*a) + 1 - room) : 0;
 }
 
 /// Most tokens that may come from the prefix cache: the last one is fed for its logits, and a request that wants the
@@ -94,21 +92,29 @@ bool Scheduler::fits(const Active& a) const {
   return need.window <= room.window && need.entry <= room.entry;
 }
 
-void Scheduler::admit() {
-  for (size_t i = 0; i < waiting_.size();) {
-    if (waiting_[i]->held) {
-      ++i;
+/// A running request is computing what this one begins with too: whole blocks that are not in the prefix cache yet.
+bool Scheduler::awaits_prefix(const Active& a) const {
+  if (!a.request.prefix.on) return false;
+  int64_t shared = 0;
+  for (const auto& r : running_) {
+    if (r->held || r->generated() > 0 || !r->request.prefix.on || r->request.prefix.salt != a.request.prefix.salt)
       continue;
-    }
-    if (fits(*waiting_[i])) {
-      auto a = std::move(waiting_[i]);
-      waiting_.erase(waiting_.begin() + static_cast<int64_t>(i));
-      start(std::move(a));
+    const auto end = std::mismatch(a.tokens.begin(), a.tokens.end(), r->tokens.begin(), r->tokens.end()).first;
+    shared = std::max(shared, std::min<int64_t>(end - a.tokens.begin(), hit_limit(a)));
+  }
+  shared = shared / PrefixCache::kBlock * PrefixCache::kBlock;
+  return shared > 0 && prefix_.find(a.request.prefix.salt, a.tokens, hit_limit(a)).length < shared - Cache::kRing4;
+}
+
+void Scheduler::admit() {
+  const auto may_start = [this](const Active& a) { return !a.held && !awaits_prefix(a); };
+  while (Active* a = queue_.next(may_start)) {
+    if (fits(*a)) {
+      start(queue_.take(*a));
       continue;
     }
     Active* idle = held_running();
-    if (!idle) return;  // those behind it wait with it
-    i += idle->id < waiting_[i]->id;
+    if (!idle) return;  // all others wait with it
     preempt(*idle);
   }
 }
@@ -124,9 +130,14 @@ void Scheduler::start(std::unique_ptr<Active> a) {
   if (a->computed < 0) {
     a->computed = a->cached = found;
     stats_.cached_tokens += found;
+    a->order = ++starts_;
+    a->started = std::chrono::steady_clock::now();
+    queue_.began(*a, a->prompt - found);
   }
   a->kept = cache_.rows(a->sequence) / Cache::kEntryPage * Cache::kEntryPage;
-  running_.insert(place_of(running_, a->id), std::move(a));
+  const auto place = std::lower_bound(running_.begin(), running_.end(), a->order,
+                                      [](const auto& b, int64_t order) { return b->order < order; });
+  running_.insert(place, std::move(a));
 }
 
 Active* Scheduler::held_running() {
@@ -145,19 +156,20 @@ void Scheduler::leave_cache(Active& a) {
 
 std::unique_ptr<Active> Scheduler::stop_running(Active& a) {
   leave_cache(a);
-  const auto place = place_of(running_, a.id);
+  const auto place = std::find_if(running_.begin(), running_.end(), [&](const auto& b) { return b.get() == &a; });
   auto out = std::move(*place);
   running_.erase(place);
   return out;
 }
 
 void Scheduler::preempt(Active& a) {
-  add(stop_running(a));
+  queue_.put_back(stop_running(a));
   ++stats_.preemptions;
 }
 
 void Scheduler::finish(Active& a, bool damaged) {
   const auto ended = stop_running(a);
+  queue_.leave(*ended);
   if (damaged && ended->request.prefix.on) prefix_.forget(ended->request.prefix.salt, ended->tokens);
 }
 
@@ -192,7 +204,7 @@ void Scheduler::plan(StepWork& work) {
   std::vector<Active*> order;
   for (const auto& a : running_)
     if (!a->held) order.push_back(a.get());
-  for (Active* a : order) {  // oldest first: who gives way comes later, or is held
+  for (Active* a : order) {  // who gives way comes later, or is held
     if (!a->running) break;  // it and all behind it have given way
     const int64_t length = cache_.length(a->sequence), left = static_cast<int64_t>(a->tokens.size()) - length;
     const bool decodes = left == 1 && a->generated() > 0;
@@ -214,6 +226,7 @@ void Scheduler::fed(Active& a, int64_t tokens) {
   const int64_t fresh = std::clamp<int64_t>(std::min(length, a.prompt) - std::max(from, a.computed), 0, tokens);
   stats_.prompt_tokens += fresh;
   stats_.recomputed_tokens += std::clamp<int64_t>(std::min(length, a.computed) - from, 0, tokens);
+  queue_.charge(a, std::max<int64_t>(0, length - std::max({from, a.computed, a.prompt})));
   a.computed = std::max(a.computed, length);
   if (a.request.prefix.on) {
     const int64_t rows = cache_.rows(a.sequence);
@@ -229,7 +242,7 @@ void Scheduler::fed(Active& a, int64_t tokens) {
 
 Scheduler::Stats Scheduler::stats() const {
   Stats s = stats_;
-  s.waiting = waiting_.size(), s.running = running_.size();
+  s.waiting = queue_.size(), s.waiting_clients = queue_.clients(), s.running = running_.size();
   return s;
 }
 

@@ -1,23 +1,26 @@
 // Which requests run, and what each of them does in the next step.
 //
-// Requests are admitted strictly in order of arrival, each when the pages that it needs now are there: those of its
-// tokens beyond what the prefix cache has, and of a little growth. Running ones take pages as they grow. When pages are
-// lacking, first what nobody uses goes (prefix_cache.h), then a request gives way: a held one, else the latest. It goes
-// back to its place in the queue with all its tokens, and what it has computed into the prefix cache, from where it
-// goes on later; its user sees nothing but a pause. The oldest request never gives way to another, so all come to their
-// end.
+// Turns go round the clients, and each client's requests keep their order (fair_queue.h). Whose turn it is starts when
+// the pages that it needs now are there: those of its tokens beyond what the prefix cache has, and of a little growth;
+// until then all others wait with it. One whose prompt begins as another's that is being computed waits for that (the
+// choices of one request, for example), and holds nobody up. Running ones take pages as they grow. When pages are
+// lacking, first what nobody uses goes (prefix_cache.h), then a request gives way: a held one, else the one that
+// started last. It goes back before all that have never run, with all its tokens, and what it has computed into the
+// prefix cache, from where it goes on later; its user sees nothing but a pause. The one that started first never gives
+// way to another, so all come to their end.
 //
-// A step decodes one token of every running request and feeds at most a chunk of prompt tokens, the oldest request's
-// first: no prompt, however long, holds the others up by more than one chunk a step.
+// A step decodes one token of every running request and feeds at most a chunk of prompt tokens, those of the request
+// that started first before others': no prompt, however long, holds the others up by more than one chunk a step.
 #pragma once
 
-#include <deque>
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <vector>
 
 #include "cache/prefix_cache.h"
 #include "cache/step_plan.h"
+#include "engine/fair_queue.h"
 #include "engine/request.h"
 #include "text/constrain/constraint.h"
 
@@ -35,6 +38,9 @@ struct Active {
   bool thinking = false;                        // request.thinking may still have to end it
   bool cancelled = false, held = false;
 
+  FairQueue::Client* client = nullptr;
+  int64_t order = 0;                                // counts the first starts from 1; 0: has not run yet
+  std::chrono::steady_clock::time_point started{};  // of the first start
   bool running = false;
   SequenceId sequence{};  // while running
   int64_t kept = 0;       // tokens of it in the prefix cache
@@ -59,6 +65,9 @@ class Scheduler {
   Active* find(RequestId id);
   /// Ends all cancelled requests and returns them.
   std::vector<std::unique_ptr<Active>> take_cancelled();
+  /// Outputs that must end before a waiting request starts, as things stand; 0: it starts with the next step, if the
+  /// pages are there.
+  int64_t before(RequestId id) const;
 
   /// Admits what fits, reserves pages for the next step and says what it is; nothing when all are held. The segments'
   /// tokens stay valid until the requests get more.
@@ -68,9 +77,10 @@ class Scheduler {
   /// Ends a running request. A damaged one leaves nothing behind for others.
   void finish(Active& a, bool damaged);
 
-  bool idle() const { return waiting_.empty() && running_.empty(); }
+  bool idle() const { return queue_.size() == 0 && running_.empty(); }
   struct Stats {
     size_t waiting = 0, running = 0;
+    size_t waiting_clients = 0;  // of requests that have not run yet
     int64_t preemptions = 0;
     int64_t prompt_tokens = 0, recomputed_tokens = 0, cached_tokens = 0;
   };
@@ -79,6 +89,7 @@ class Scheduler {
  private:
   void admit();
   bool fits(const Active& a) const;
+  bool awaits_prefix(const Active& a) const;
   int64_t hit_limit(const Active& a) const;
   PageCount wanted(const Active& a) const;
   void start(std::unique_ptr<Active> a);
@@ -92,8 +103,9 @@ class Scheduler {
   Cache& cache_;
   PrefixCache& prefix_;
   const EngineOptions& options_;
-  std::deque<std::unique_ptr<Active>> waiting_;   // by id
-  std::vector<std::unique_ptr<Active>> running_;  // by id
+  FairQueue queue_;
+  std::vector<std::unique_ptr<Active>> running_;  // in the order in which they first started
+  int64_t starts_ = 0;
   Stats stats_;
 };
 
