@@ -325,6 +325,8 @@ std::vector<Check> work_checks(const WorkSamples& s) {
         "blocks or with dependent small loads look; 100 % utilisation says only that a kernel was there",
         "profile a steady stretch and read it: fathom trace FILE names the kernels (few blocks, KV read again for "
         "each head, matrix products without tensor cores)");
+  else if (s.busy < 0.02)
+    add(out, area, Level::note, found, "the server does not use this GPU", "nothing, if it is meant");
   else if (s.busy < 0.5)
     add(out, area, Level::warning, found, "the GPU waits for the host more than half of the time",
         "profile a steady stretch and read it with fathom trace FILE: launches, scheduling, sampling on the host");

@@ -30,7 +30,9 @@ void add(std::vector<Check>& out, Level level, std::string found, std::string ca
 /// Mean values of all GPUs, sampled ten times a second until stop().
 class GpuWatch {
  public:
-  explicit GpuWatch(const std::string& library) {
+  /// Samples nothing unless the server is on this machine.
+  GpuWatch(bool local, const std::string& library) {
+    if (!local) return;
     std::string why_not;
     nvml_ = Nvml::open(library, why_not);
     if (!nvml_) return;
@@ -137,7 +139,7 @@ class Examination {
     r_.kind = engine_of_metrics(before);
     bench::WorkloadOptions workload;
     workload.input = {o_.input, o_.input}, workload.output = {o_.output, o_.output}, workload.seed = 20;
-    GpuWatch watch(r_.local ? o_.nvml : "/nonexistent/of-another-machine");
+    GpuWatch watch(r_.local, o_.nvml);
     r_.sweep = bench::run_sweep(*target, workload, {.levels = o_.levels, .rounds = o_.rounds});
     r_.sweep.content = "prose";
     r_.gpus = watch.stop();

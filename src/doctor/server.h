@@ -27,7 +27,7 @@ struct ServerReport {
   bool local = false;
   bench::Sweep sweep;
   std::vector<Check> checks;
-  std::vector<WorkSamples> gpus;  // while the last level ran; local servers only
+  std::vector<WorkSamples> gpus;  // during the load test; local servers only
   std::string trace;              // path; empty: see trace_why_not
   std::string trace_why_not;
 };

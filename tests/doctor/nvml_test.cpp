@@ -252,6 +252,10 @@ TEST(WorkChecks, IdleGpuWaitsForTheHost) {
   EXPECT_NE(work_checks(working(0.2, 150)).at(0).cause.find("host"), std::string::npos);
 }
 
+TEST(WorkChecks, GpuThatTheServerDoesNotUseIsNoFault) {
+  EXPECT_EQ(work_checks(working(0.0, 70)).at(0).level, Level::note);
+}
+
 TEST(WorkChecks, UnknownPowerIsNoVerdict) {
   EXPECT_EQ(work_checks(working(0.99, 0)).at(0).level, Level::ok);
 }
