@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <iterator>
 
 namespace fathom {
 
@@ -79,13 +80,27 @@ void Recorder::for_each(const std::function<void(const SpanRecord&)>& visit) con
   }
 }
 
+void Recorder::add_device_spans(std::vector<DeviceSpan> spans) {
+  const std::lock_guard lock(mutex_);
+  const size_t room = limit_ - std::min(limit_, device_spans_.size());
+  if (spans.size() > room) device_dropped_ += spans.size() - room, spans.resize(room);
+  device_spans_.insert(device_spans_.end(), std::make_move_iterator(spans.begin()),
+                       std::make_move_iterator(spans.end()));
+}
+
+void Recorder::describe_device(DeviceFacts facts) {
+  const std::lock_guard lock(mutex_);
+  device_facts_ = std::move(facts);
+}
+
 size_t Recorder::stored() const {
   return std::min(next_.load(std::memory_order_relaxed), limit_);
 }
 
 size_t Recorder::dropped() const {
   const size_t seen = next_.load(std::memory_order_relaxed);
-  return seen > limit_ ? seen - limit_ : 0;
+  const std::lock_guard lock(mutex_);
+  return (seen > limit_ ? seen - limit_ : 0) + device_dropped_;
 }
 
 void Span::finish() {

@@ -28,6 +28,8 @@ namespace fathom {
 inline constexpr char kOpCategory[] = "cpu_op";
 inline constexpr char kStepCategory[] = "user_annotation";
 inline constexpr char kPhaseCategory[] = "phase";  // loading, tokenising, sampling ...
+inline constexpr char kKernelCategory[] = "kernel", kCopyCategory[] = "gpu_memcpy", kClearCategory[] = "gpu_memset",
+                      kRuntimeCategory[] = "cuda_runtime";
 
 /// One finished span. Times are nanoseconds of the monotonic clock (Recorder::now).
 struct SpanRecord {
@@ -40,6 +42,28 @@ struct SpanRecord {
       shape{};         // up to four sizes, ended by the first 0; a step holds {prefill tokens, decode sequences}
   int32_t step = 0;    // number of the step it belongs to, from 1; 0: outside any step
   int32_t thread = 0;  // the kernel's thread id
+};
+
+/// One piece of work on a GPU: a kernel, a copy, or a call of the host's runtime that started some.
+struct DeviceSpan {
+  std::string name;    // the op it belongs to where that is known, else the function
+  std::string kernel;  // the function; empty for others
+  const char* category = kKernelCategory;
+  int64_t start_ns = 0, end_ns = 0;  // Recorder::now
+  std::array<int32_t, 3> grid{}, block{};
+  int32_t registers = 0;         // a thread
+  int64_t shared_bytes = 0;      // a block, static and dynamic
+  uint64_t correlation = 0;      // of the call that started it
+  int64_t bytes = 0, flops = 0;  // kernel: of its op; copy: moved
+  int32_t step = 0;
+  int32_t stream = 0;  // of calls: the kernel's thread id
+};
+
+/// What a GPU is, for whoever reads its spans.
+struct DeviceFacts {
+  std::string name;
+  int compute_major = 0, compute_minor = 0, sm_count = 0, warp_size = 32;
+  int64_t memory_bytes = 0, threads_per_sm = 0, registers_per_sm = 0, shared_per_sm = 0;
 };
 
 /// Collects spans from any number of threads. Not copyable; must outlive every Span opened on it.
@@ -73,6 +97,13 @@ class Recorder {
   /// Calls `visit` for each stored span, in the order in which they ended. Safe while other threads add.
   void for_each(const std::function<void(const SpanRecord&)>& visit) const;
 
+  /// Spans of a GPU, added together when its profiler hands them over; within the same limit of their own.
+  void add_device_spans(std::vector<DeviceSpan> spans);
+  void describe_device(DeviceFacts facts);
+  /// Not while others add.
+  const std::vector<DeviceSpan>& device_spans() const { return device_spans_; }
+  const DeviceFacts& device_facts() const { return device_facts_; }
+
   size_t limit() const { return limit_; }
   size_t stored() const;
   /// Spans that found the recorder full.
@@ -95,6 +126,9 @@ class Recorder {
   mutable std::mutex mutex_;  // guards the creation of chunks, and thread_names_
   std::vector<std::atomic<Slot*>> chunks_;
   std::vector<std::pair<int32_t, std::string>> thread_names_;
+  std::vector<DeviceSpan> device_spans_;
+  size_t device_dropped_ = 0;
+  DeviceFacts device_facts_;
 };
 
 /// Times its own lifetime. `name` and `category` must be literals. Does nothing on a null recorder.

@@ -1,6 +1,9 @@
 // A model in this process as the target: the engine alone, without HTTP.
+#include <fmt/format.h>
+
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <map>
 #include <random>
 #include <thread>
@@ -9,29 +12,93 @@
 #include "base/interrupt.h"
 #include "bench/cpu_time.h"
 #include "bench/target.h"
+#include "cache/fill.h"
 #include "engine/engine.h"
-#include "engine/loaded_model.h"
+#include "engine/layer_probe.h"
+#include "engine/memory_plan.h"
+#include "ops/fill/fill.h"
+#include "ops/index_rows.h"
+#include "plan/bound.h"
+#include "profile/chrome_trace.h"
+#include "profile/summary.h"
 
 namespace fathom::bench {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 
+/// Bytes read and written a second by large copies on the device: the best of three.
+double copy_bandwidth(ops::ComputeDevice& device) {
+  constexpr size_t kBytes = size_t{1} << 30;
+  constexpr int kCopies = 8;
+  const ops::DeviceBuffer from(device, kBytes), to(device, kBytes);
+  ops::FillArgs fill;
+  fill.to = from.data(), fill.bytes = kBytes;
+  ops::fill(fill, device);
+  double best = 0;
+  for (int repeat = 0; repeat < 3; ++repeat) {
+    device.copy(to.data(), from.data(), kBytes);
+    device.synchronize("copying");
+    const auto start = Clock::now();
+    for (int i = 0; i < kCopies; ++i) device.copy(to.data(), from.data(), kBytes);
+    device.synchronize("copying");
+    best = std::max(best, 2.0 * kCopies * kBytes / std::chrono::duration<double>(Clock::now() - start).count());
+  }
+  return best;
+}
+
 class InProcess : public Target {
  public:
-  explicit InProcess(const InProcessOptions& o) : options_(o), model_(load_model(o.folder)) {
-    const int64_t positions = model_->config().max_positions;
-    EngineOptions e;
-    e.max_sequences = static_cast<int32_t>(o.most_open);
-    e.max_context = std::min(positions, o.most_tokens);
+  explicit InProcess(const InProcessOptions& o) : options_(o) {
+    OpenedModel opened = open_model(o.model);
+    plan_model_ = plan::model_of(opened.source->name(), opened.source->config(), opened.source->layout());
+    const int64_t positions = opened.source->config().max_positions;
     if (o.most_tokens > positions)
       fail("requests of up to {} tokens: the model has positions for {}", o.most_tokens, positions);
+    EngineOptions e;
+    e.ops = o.device->shares_host_memory() ? "cpu" : "cuda";
+    e.fast = o.fast;
+    e.max_sequences = static_cast<int32_t>(o.most_open);
+    e.max_context = std::min(positions, o.most_tokens);
     e.cache_tokens = e.max_context * o.most_open;
     e.chunk_tokens = o.chunk;
+    if (o.context > 0) {
+      e.prefix_cache = false;
+      // The window of each request and the rows of a chunk; no prompt is ever whole.
+      const int64_t window = opened.source->config().window + 4 * Cache::kWindowPage + Cache::kRing4;
+      e.window_tokens = std::min(e.cache_tokens, window * o.most_open + 2 * o.chunk + PrefixCache::kKeepWindow);
+    }
+    if (!o.device->shares_host_memory()) bandwidth_ = copy_bandwidth(*o.device);
+    MemoryPlan plan;
+    model_ = load_planned(std::move(opened), e, o.device, o.say, plan);
     engine_ = std::make_unique<Engine>(model_->config(), model_->weights, e);
+    if (o.context > 0) fill_cache(engine_->cache(), *o.device, 1);
+    if (o.say && !o.device->shares_host_memory()) o.say(use_beside(plan, *o.device));
+    if (o.say)
+      o.say(fmt::format("weights in place after {:.1f} s, {:.1f} GB/s", model_->load_seconds,
+                        static_cast<double>(model_->source->total_bytes()) / model_->load_seconds / 1e9));
   }
 
-  std::string describe() const override { return printable(options_.folder, 400) + ", in this process"; }
+  std::string describe() const override {
+    std::string text = printable(options_.model.shown(), 400) + ", in this process on " +
+                       printable(options_.device->name(), 100) + (options_.fast ? ", fast kernels" : ", exact kernels");
+    if (options_.context > 0)
+      text += fmt::format("; context of {} tokens that nobody computed: the cache holds numbers of their size",
+                          options_.context);
+    return text;
+  }
+
+  std::optional<StepFloor> floor(double open) override {
+    if (bandwidth_ <= 0 || options_.context == 0) return std::nullopt;
+    plan::Devices devices;
+    devices.gpu.bandwidth = bandwidth_, devices.gpu.bf16 = devices.gpu.fp8 = 1e15;
+    devices.index_row = ops::kIndexCodeBytes + ops::kIndexScaleBytes;
+    const auto context = static_cast<double>(options_.context);
+    const plan::StepBound b = plan::bound(plan_model_, devices, open, context);
+    const double met = experts_met(static_cast<int64_t>(open));
+    return StepFloor{b.fixed_bytes + b.cache_bytes + b.expert_bytes * met / b.distinct, bandwidth_, met, b.distinct,
+                     context};
+  }
 
   LevelRun run(const LevelPlan& plan, Workload& workload, const LevelProgress& progress) override {
     LevelRun out;
@@ -79,22 +146,103 @@ class InProcess : public Target {
  private:
   void send(Workload& workload, uint64_t index, double due, double sent, std::map<RequestId, size_t>& open,
             LevelRun& out) {
+    GenerationRequest request;
     const Prompt prompt = workload.prompt(index);
     RequestRecord r;
     r.due = due, r.sent = sent;
-    GenerationRequest request;
-    request.prompt = {model_->config().bos_id};
-    model_->tokenizer.encode(prompt.text, text::AddedTokens::as_text, request.prompt);
+    if (options_.context > 0) {
+      request = assumed_request(index);
+    } else {
+      request.prompt = {model_->config().bos_id};
+      model_->tokenizer.encode(prompt.text, text::AddedTokens::as_text, request.prompt);
+      workload.calibrate(prompt.text.size(), static_cast<int64_t>(request.prompt.size()) - 1);
+    }
     request.max_tokens = prompt.max_tokens;
     request.sampling.temperature = static_cast<float>(options_.temperature);
     r.prompt_tokens = static_cast<int64_t>(request.prompt.size());
-    workload.calibrate(prompt.text.size(), r.prompt_tokens - 1);
     const RequestId id = engine_->add(std::move(request));
     open.emplace(id, out.requests.size());
     out.requests.push_back(std::move(r));
   }
 
+  /// A prompt of the context's length of which the last token alone is computed, another one for each index.
+  GenerationRequest assumed_request(uint64_t index) const {
+    GenerationRequest request;
+    request.prompt.assign(static_cast<size_t>(options_.context), model_->config().bos_id);
+    std::mt19937_64 random(index + 1);
+    request.prompt.back() = static_cast<int32_t>(random() % static_cast<uint64_t>(model_->config().vocab_size));
+    request.sampling.temperature = options_.temperature;
+    request.assumed = options_.context - 1;
+    request.prefix.on = false;
+    return request;
+  }
+
+  /// Different experts of a layer that a step of `open` requests meets, on average over the layers; read off one step.
+  /// Throws Error when an activation is not finite.
+  double experts_met(int64_t open) {
+    std::vector<RequestId> ids;
+    for (int64_t i = 0; i < open; ++i) {
+      GenerationRequest request = assumed_request(static_cast<uint64_t>(i));
+      request.max_tokens = 4 + 4 * kProfileSteps;
+      ids.push_back(engine_->add(std::move(request)));
+    }
+    const auto ignore = [](const GenerationEvent&) {};
+    for (int i = 0; i < 3; ++i) engine_->step(ignore);
+    const std::vector<LayerReading> layers = probe_step(*engine_, ignore);
+    if (!options_.profile.empty()) write_profile(open);
+    for (const RequestId id : ids) engine_->cancel(id);
+    while (!engine_->idle()) engine_->step(ignore);
+    double sum = 0, largest = 0;
+    for (const LayerReading& l : layers) {
+      if (!l.finite) fail("layer {} has an activation that is not finite", l.layer);
+      sum += static_cast<double>(l.distinct_experts), largest = std::max(largest, l.stream_rms);
+    }
+    if (options_.say)
+      options_.say(
+          fmt::format("{} layers read at {} requests: all finite, residual streams up to {:.1f} rms, {:.1f} "
+                      "different experts a layer",
+                      layers.size(), open, largest, sum / static_cast<double>(layers.size())));
+    return sum / static_cast<double>(layers.size());
+  }
+
+  /// Seconds of a step, on average over kProfileSteps.
+  double seconds_a_step() {
+    const auto start = Clock::now();
+    for (int i = 0; i < kProfileSteps; ++i) engine_->step([](const GenerationEvent&) {});
+    return std::chrono::duration<double>(Clock::now() - start).count() / kProfileSteps;
+  }
+
+  /// Steps of the open requests with and without a recorder; the trace of the former.
+  void write_profile(int64_t open) {
+    const double without = seconds_a_step();
+    Recorder recorder;
+    engine_->set_recorder(&recorder);
+    const double with = seconds_a_step();
+    engine_->set_recorder(nullptr);
+    std::filesystem::path file = options_.profile;
+    std::string suffix = file.extension().string();
+    if (suffix == ".gz") file.replace_extension(), suffix = file.extension().string() + suffix;
+    file.replace_extension();
+    file += fmt::format("-b{}{}", open, suffix);
+    profile::write_chrome_trace(recorder, file,
+                                {{"model", model_->name()},
+                                 {"requests", std::to_string(open)},
+                                 {"context", std::to_string(options_.context)},
+                                 {"kernels", options_.fast ? "fast" : "exact"}});
+    if (!options_.say) return;
+    options_.say(fmt::format("profile of {} steps in {}: {:.3f} ms a step with it, {:.3f} without ({:+.1f} %)",
+                             kProfileSteps, printable(file.string(), 400), with * 1e3, without * 1e3,
+                             100 * (with / without - 1)));
+    if (!engine_->model().trace_problem().empty())
+      options_.say("no kernel trace (" + printable(engine_->model().trace_problem(), 400) +
+                   "): every operation was launched and waited for by itself");
+    options_.say(profile::format_table(profile::summarize(recorder), 110));
+  }
+
+  static constexpr int kProfileSteps = 20;
   InProcessOptions options_;
+  plan::Model plan_model_;
+  double bandwidth_ = 0;
   std::unique_ptr<LoadedModel> model_;
   std::unique_ptr<Engine> engine_;
 };

@@ -120,6 +120,8 @@ Sweep run_sweep(Target& target, const WorkloadOptions& workload_options, const S
       all.push_back(stats);
       level.repeats.push_back(std::move(stats));
     }
+    if (!level.repeats.empty() && concurrency > 0 && !interrupted())
+      level.floor = target.floor(static_cast<double>(concurrency));
     if (!level.repeats.empty()) sweep.levels.push_back(std::move(level));
   }
   sweep.interrupted = interrupted();
@@ -163,6 +165,18 @@ std::vector<std::string> remarks(const Sweep& s) {
   return out;
 }
 
+/// The step beside its floor, a line for each level that has one.
+std::string floor_text(const Level& l) {
+  const StepFloor& f = *l.floor;
+  const double step = l.median().gap.p50;
+  return fmt::format(
+      "Load {}: step {} ms (median), floor {} ms: {:.0f} %. Floor: {:.2f} GB (context {:.0f}, {:.1f} different experts "
+      "a "
+      "layer; {:.1f} if routing were even) at {:.2f} TB/s, copied in this run.",
+      load_text(l), ms(step), ms(f.seconds()), 100 * f.seconds() / std::max(step, 1e-9), f.bytes / 1e9, f.context,
+      f.experts, f.expected_experts, f.bandwidth / 1e12);
+}
+
 std::string text_report(const Sweep& s) {
   std::string out = head_text(s) + "\n";
   for (const Column& c : columns)
@@ -182,6 +196,8 @@ std::string text_report(const Sweep& s) {
         "{} tokens/s); {:.0f} us of processor time a token in this program.\n",
         m.prompt_tokens, m.stretch.before, m.stretch.after, rate_text(m.whole_rate), m.cpu_a_token * 1e6);
   }
+  for (const Level& l : s.levels)
+    if (l.floor) out += floor_text(l) + "\n";
   out += fit_text(s.fit) + "\n";
   for (const std::string& r : remarks(s)) out += "- " + r + "\n";
   return out;
@@ -198,6 +214,8 @@ std::string markdown_report(const Sweep& s) {
   }
   out += "\n\nMilliseconds where nothing else is said; rates of the longest stretch at full load. " + fit_text(s.fit) +
          "\n\n";
+  for (const Level& l : s.levels)
+    if (l.floor) out += "- " + floor_text(l) + "\n";
   for (const std::string& r : remarks(s)) out += "- " + r + "\n";
   return out;
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct SweepOptions {
 struct Level {
   double concurrency = 0, rate = 0;
   std::vector<LevelStats> repeats;
+  std::optional<StepFloor> floor;
   /// The repeat with the median output rate.
   const LevelStats& median() const;
   /// Half the range of the output rates over their mean.

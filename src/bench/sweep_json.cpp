@@ -67,6 +67,13 @@ std::string json_report(const Sweep& s) {
     else
       level["concurrency"] = l.concurrency;
     level["spread"] = l.spread();
+    if (l.floor)
+      level["floor"] = {{"seconds", l.floor->seconds()},
+                        {"bytes", l.floor->bytes},
+                        {"copy_bytes_per_second", l.floor->bandwidth},
+                        {"context", l.floor->context},
+                        {"different_experts", l.floor->experts},
+                        {"different_experts_if_even", l.floor->expected_experts}};
     level.update(json_of(l.median()));
     Json repeats = Json::array();
     for (const LevelStats& r : l.repeats) repeats.push_back(json_of(r));

@@ -4,10 +4,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "bench/record.h"
 #include "bench/workload.h"
+#include "engine/loaded_model.h"
 
 namespace fathom::bench {
 
@@ -21,6 +23,14 @@ struct LevelPlan {
 /// Called now and then with the number of requests that have ended.
 using LevelProgress = std::function<void(int64_t ended)>;
 
+/// Bytes that a decode step has to read, by the formulas of `fathom plan`, and how fast this device copies.
+struct StepFloor {
+  double bytes = 0, bandwidth = 0;           // bandwidth: read + written bytes a second of a large copy, in this run
+  double experts = 0, expected_experts = 0;  // different experts of a layer: as met on average, and for even routing
+  double context = 0;                        // tokens of a request
+  double seconds() const { return bytes / bandwidth; }
+};
+
 class Target {
  public:
   virtual ~Target() = default;
@@ -30,6 +40,11 @@ class Target {
   /// signal the level ends early. Also tells `workload` how long prompts turned out to be. Throws Error when nothing
   /// can be sent at all.
   virtual LevelRun run(const LevelPlan& plan, Workload& workload, const LevelProgress& progress) = 0;
+  /// The least that a step of `open` requests costs; nothing where it is not known. After run() of that level.
+  virtual std::optional<StepFloor> floor(double open) {
+    static_cast<void>(open);
+    return std::nullopt;
+  }
 };
 
 struct HttpOptions {
@@ -46,14 +61,19 @@ struct HttpOptions {
 std::unique_ptr<Target> http_target(const HttpOptions& options);
 
 struct InProcessOptions {
-  std::string folder;
-  int64_t most_open = 1;    // largest level of the sweep
-  int64_t most_tokens = 0;  // prompt and output of the longest request
+  ModelChoice model;
+  std::shared_ptr<ops::ComputeDevice> device;
+  bool fast = false;
+  int64_t context = 0;  // > 0: prompts of so many tokens that are not computed: the cache is filled with numbers
+  std::string profile;  // with a context: a Chrome trace of some steps of each level, "FILE-b16.json.gz"; empty: none
+  std::function<void(const std::string&)> say;  // lines for people; may be empty
+  int64_t most_open = 1;                        // largest level of the sweep
+  int64_t most_tokens = 0;                      // prompt and output of the longest request
   int64_t chunk = 512;
   double temperature = 0;
 };
 
-/// Loads the model; throws Error as load_model does.
+/// Loads the model; throws Error as load_planned does.
 std::unique_ptr<Target> in_process_target(const InProcessOptions& options);
 
 }  // namespace fathom::bench

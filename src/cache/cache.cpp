@@ -45,10 +45,14 @@ Cache::Cache(const ModelConfig& config, const CacheBudget& budget, std::shared_p
       windows_(checked_pages(pool_pages(budget).window, "window rows")),
       entries_(checked_pages(pool_pages(budget).entry, "entries")),
       sequences_(static_cast<size_t>(budget.sequences)),
-      memory_(make_memory(std::move(device))) {
+      memory_(make_memory(device)) {
   for (int32_t i = budget.sequences - 1; i >= 0; --i) free_ids_.push_back(i);
   for (auto i = static_cast<int32_t>(states_of(budget)) - 1; i >= 0; --i) free_states_.push_back(i);
-  make_layers();
+  SizeMemory size(std::move(device));
+  make_layers(size);
+  layers_.clear();
+  memory_->reserve(size.allocated());
+  make_layers(*memory_);
 }
 
 int64_t Cache::bytes_needed(const ModelConfig& c, const CacheBudget& b) {
@@ -67,14 +71,14 @@ int64_t Cache::bytes_needed(const ModelConfig& c, const CacheBudget& b) {
   return bytes;
 }
 
-void Cache::make_layers() {
+void Cache::make_layers(WeightMemory& memory) {
   const auto format = ops::RowFormat::v4;
   const auto floats = [&](int64_t ring, int64_t width) {
     const int64_t states = states_of(budget_), count = states * ring * width;
-    return View<float, 3>(reinterpret_cast<float*>(memory_->allocate(static_cast<size_t>(count) * sizeof(float))),
-                          states, ring, width);
+    return View<float, 3>(reinterpret_cast<float*>(memory.allocate(static_cast<size_t>(count) * sizeof(float))), states,
+                          ring, width);
   };
-  const auto bytes = [&](int64_t page, int32_t pages) { return memory_->allocate(static_cast<size_t>(page * pages)); };
+  const auto bytes = [&](int64_t page, int32_t pages) { return memory.allocate(static_cast<size_t>(page * pages)); };
   for (int i = 0; i < config_.num_layers + budget_.draft_stages; ++i) {
     LayerCache layer;
     layer.format = format;
@@ -215,6 +219,19 @@ bool Cache::reserve(SequenceId id, int64_t tokens) {
     take_own(entries_, s.entry_pages[static_cast<size_t>(s.written / kEntryPage)], &Cache::copy_entry_page);
   for (int64_t i = 0; i < l.fresh.window; ++i) s.window_pages.push_back(windows_.acquire());
   for (int64_t i = 0; i < l.fresh.entry; ++i) s.entry_pages.push_back(entries_.acquire());
+  return true;
+}
+
+bool Cache::assume(SequenceId id, int64_t tokens) {
+  Sequence& s = at(id);
+  if (s.written > 0 || !s.window_pages.empty()) throw std::logic_error("Cache::assume: the sequence is not empty");
+  const int64_t first_window = std::max<int64_t>(0, tokens - config_.window - kRing4) / kWindowPage;
+  const PageCount need{pages_for(tokens, kWindowPage) - first_window, pages_for(tokens, kEntryPage)};
+  if (windows_.free() < need.window || entries_.free() < need.entry) return false;
+  s.window_pages.assign(static_cast<size_t>(first_window), -1);
+  for (int64_t i = 0; i < need.window; ++i) s.window_pages.push_back(windows_.acquire());
+  for (int64_t i = 0; i < need.entry; ++i) s.entry_pages.push_back(entries_.acquire());
+  s.length = s.written = s.reached = tokens;
   return true;
 }
 

@@ -86,6 +86,9 @@ class Cache {
   bool reserve(SequenceId id, int64_t tokens);
   /// Pages that reserve() would take.
   PageCount pages_to_reserve(SequenceId id, int64_t tokens) const;
+  /// Makes an empty sequence one of `tokens` tokens with whatever its pages and rings hold, and the last window's rows.
+  /// False, and nothing changed, when pages are lacking. For benchmarks (cache/fill.h).
+  bool assume(SequenceId id, int64_t tokens);
   /// The model has processed `tokens` reserved tokens.
   void commit(SequenceId id, int64_t tokens);
   /// Shortens the sequence to `length` tokens. Returns from where on the caller must feed tokens again to have exactly
@@ -153,7 +156,7 @@ class Cache {
 
   Sequence& at(SequenceId id);
   const Sequence& at(SequenceId id) const;
-  void make_layers();
+  void make_layers(WeightMemory& memory);
   void copy_window_page(int32_t from, int32_t to);
   void copy_entry_page(int32_t from, int32_t to);
   void copy_state(int32_t from, int32_t to);

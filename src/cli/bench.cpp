@@ -4,6 +4,8 @@
 #include "base/threads.h"
 #include "bench/sweep.h"
 #include "cli/commands.h"
+#include "cli/device.h"
+#include "cli/model_setup.h"
 #include "cli/output.h"
 
 namespace fathom::cli {
@@ -12,7 +14,8 @@ namespace {
 struct BenchOptions {
   std::string target, model, api = "chat", key_file, levels = "1,4,16", input = "256", output = "128",
                              content = "prose";
-  std::string json, markdown, html;
+  std::string json, markdown, html, device = "auto", context, profile;
+  ModelFlags choice;
   bool shared_prefix = false, keep_end = false, no_warm_up = false;
   int64_t rounds = 4, requests = 0, repeats = 1, seed = 1, threads = 0, chunk = 512;
   double rate = 0, temperature = 0, timeout = 600;
@@ -28,9 +31,15 @@ std::unique_ptr<bench::Target> target_of(const BenchOptions& o, const bench::Wor
                                .temperature = o.temperature,
                                .timeout = o.timeout});
   // A prompt's length is known only when it has been written: room for one that comes out longer.
-  return bench::in_process_target({.folder = o.target,
+  const int64_t context = o.context.empty() ? 0 : number_list("--context", o.context, int64_t{1} << 24, true).front();
+  return bench::in_process_target({.model = choose_model(o.target, o.choice),
+                                   .device = device_for(o.device, false),
+                                   .fast = o.choice.fast,
+                                   .context = context,
+                                   .profile = o.profile,
+                                   .say = say_on_stderr,
                                    .most_open = most_open,
-                                   .most_tokens = w.input.high * 2 + w.output.high + 64,
+                                   .most_tokens = (context > 0 ? context : w.input.high * 2) + w.output.high + 64,
                                    .chunk = o.chunk,
                                    .temperature = o.temperature});
 }
@@ -52,13 +61,17 @@ int run_bench(const BenchOptions& o, const Parser& parser) {
   if (o.rate > 0 && parser.given("--concurrency")) throw UsageError("--rate and --concurrency exclude each other");
   if (o.rate > 0 && o.requests == 0) throw UsageError("--rate needs --requests");
   const bool url = o.target.find("://") != std::string::npos;
+  if (!url) choose_model(o.target, o.choice);
   for (const char* name : {"--model", "--api", "--key-file", "--timeout", "--stop-early"})
     if (!url && parser.given(name))
       throw UsageError(fmt::format("{} is of a server's URL, {} is a folder", name, printable(o.target, 200)));
-  for (const char* name : {"--threads", "--chunk"})
+  if (parser.given("--context") && parser.given("--input"))
+    throw UsageError("--context and --input exclude each other");
+  for (const char* name : {"--threads", "--chunk", "--device", "--context", "--synthetic", "--exact", "--fast", "--profile"})
     if (url && parser.given(name))
       throw UsageError(fmt::format("{} is of a model in this process, not of a server", name));
-  for (const std::string& path : {o.json, o.markdown, o.html})
+  if (parser.given("--profile") && !parser.given("--context")) throw UsageError("--profile needs --context");
+  for (const std::string& path : {o.json, o.markdown, o.html, o.profile})
     if (!path.empty()) check_output_path(path);
   if (o.threads > 0) set_thread_count(static_cast<int>(o.threads));
   catch_interrupts();
@@ -84,7 +97,8 @@ Command bench_command() {
   return {
       "bench", "Load test of a server or a model: rates, latencies, step time", [](Parser& p) -> std::function<int()> {
         auto o = std::make_shared<BenchOptions>();
-        p.positional("TARGET", o->target, "http://HOST:PORT of an OpenAI-compatible server, or a checkpoint folder");
+        p.positional("TARGET", o->target, "http://HOST:PORT of an OpenAI-compatible server, or a checkpoint folder",
+                     false);
         p.option("--concurrency", o->levels, "open requests, a list of levels (default 1,4,16)");
         p.option("--rate", o->rate, "requests a second at random times, in place of levels", 0.001, 1e5);
         p.option("--input", o->input, "prompt tokens: 256, or a range 128..1024 (default 256)");
@@ -105,12 +119,22 @@ Command bench_command() {
                  86400);
         p.option("--threads", o->threads, "of a model in this process", 1, 1024);
         p.option("--chunk", o->chunk, "prompt tokens in one step of a model in this process (default 512)", 1, 1 << 20);
+        p.choice("--device", o->device, {"auto", "cpu", "cuda"},
+                 "of a model in this process; auto: a GPU if there is one");
+        p.option(
+            "--context", o->context,
+            "of a model in this process: prompts of so many tokens (8k) that are not computed; the cache is filled "
+            "with numbers instead. Decoding alone is measured, beside its floor");
+        declare_model_flags(p, o->choice);
+        p.option("--profile", o->profile,
+                 "with --context: write a Chrome trace of some steps of each level, t.json.gz as t-b16.json.gz");
         p.option("--json", o->json, "write the results as JSON, which fathom plan --measured reads");
         p.option("--md", o->markdown, "write the results as Markdown");
         p.option("--html", o->html, "write the results as one HTML file with plots that needs no network");
         p.footer(
             "Examples:\n  fathom bench http://127.0.0.1:8000 --concurrency 1,4,16,64 --json bench.json\n"
             "  fathom bench models/fairy --input 64 --output 64\n"
+            "  fathom bench --synthetic v4-flash,experts=160 --device cuda --context 8k --concurrency 1,16,64\n"
             "Exit status: 0 measured, 1 nothing was answered or bad input, 2 usage, 130 interrupted.");
         return [o, &p] { return run_bench(*o, p); };
       }};

@@ -1,6 +1,7 @@
 #include "base/error.h"
 #include "cli/commands.h"
 #include "cli/output.h"
+#include "formats/built_in.h"
 #include "plan/report.h"
 
 namespace fathom::cli {
@@ -79,7 +80,7 @@ Command plan_command() {
       "plan", "What fits on which GPUs, and the bound of a decode step", [](Parser& p) -> std::function<int()> {
         auto o = std::make_shared<PlanOptions>();
         p.positional("MODEL", o->model,
-                     "a checkpoint folder, a config.json, or one of " + plan::built_in_models() + " (default v4-flash)",
+                     "a checkpoint folder, a config.json, or one of " + built_in_models() + " (default v4-flash)",
                      false);
         p.option("--gpu", o->gpu, "name of a GPU; without it, one line for each of the table");
         p.option("--count", o->count, "GPUs that share the model (default: the fewest that hold it)", 1, 1024);

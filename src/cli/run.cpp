@@ -14,6 +14,7 @@
 #include "base/utf8.h"
 #include "cli/commands.h"
 #include "cli/device.h"
+#include "cli/model_setup.h"
 #include "engine/engine.h"
 #include "engine/loaded_model.h"
 #include "engine/text_stream.h"
@@ -34,6 +35,7 @@ double seconds_between(Clock::time_point a, Clock::time_point b) {
 struct Flags {
   std::string model, prompt, system, think, profile, ops = "cpu", device = "auto";
   std::vector<std::string> stop;
+  ModelFlags choice;
   bool chat = false, json = false, stats = false, ignore_eos = false, quiet = false;
   int64_t max_tokens = 256, top_k = 0, seed = 0, threads = 0, context = 16384, chunk = 512;
   double temperature = 1, top_p = 1, min_p = 0, repetition = 1, frequency = 0, presence = 0;
@@ -60,9 +62,9 @@ std::string read_prompt(const Flags& f, bool given) {
   return prompt;
 }
 
-std::vector<int32_t> encode_prompt(const Flags& f, const LoadedModel& m, const std::string& prompt) {
+std::vector<int32_t> encode_prompt(const Flags& f, const OpenedModel& m, const std::string& prompt) {
   if (!f.chat) {
-    std::vector<int32_t> ids{m.config().bos_id};
+    std::vector<int32_t> ids{m.source->config().bos_id};
     m.tokenizer.encode(prompt, text::AddedTokens::recognise, ids);
     return ids;
   }
@@ -160,22 +162,25 @@ class Printer {
   bool quiet_, terminal_, thinking_ = false;
 };
 
-/// `recorder` may be null.
-Outcome generate(const Flags& f, const LoadedModel& m, Recorder* recorder, std::vector<int32_t> prompt,
+EngineOptions engine_options(const Flags& f, const ModelConfig& config, const ops::ComputeDevice& device,
+                             int64_t prompt_tokens) {
+  EngineOptions options;
+  options.ops = device.shares_host_memory() ? f.ops : "cuda";
+  options.fast = f.choice.fast;
+  options.max_sequences = 1;
+  options.chunk_tokens = f.chunk;
+  options.max_context = std::min(f.context, config.max_positions);  // the flag's default may be beyond a small model
+  options.cache_tokens = std::min(options.max_context, prompt_tokens + f.max_tokens + 1);
+  if (prompt_tokens >= options.max_context)
+    fail("the prompt has {} tokens, --context allows {} (the model up to {})", prompt_tokens, options.max_context,
+         config.max_positions);
+  return options;
+}
+
+Outcome generate(const Flags& f, const LoadedModel& m, Engine& engine, std::vector<int32_t> prompt,
                  const SamplingParams& sampling) {
   Outcome out;
   out.prompt_tokens = static_cast<int64_t>(prompt.size());
-  EngineOptions options;
-  options.ops = m.device().shares_host_memory() ? f.ops : m.fast_ops();
-  options.max_sequences = 1;
-  options.chunk_tokens = f.chunk;
-  options.max_context =
-      std::min(f.context, m.config().max_positions);  // the flag's default may be beyond a small model
-  options.cache_tokens = std::min(options.max_context, out.prompt_tokens + f.max_tokens + 1);
-  if (out.prompt_tokens >= options.max_context)
-    fail("the prompt has {} tokens, --context allows {} (the model up to {})", out.prompt_tokens, options.max_context,
-         m.config().max_positions);
-  Engine engine(m.config(), m.weights, options, recorder);
   TextStream text(m.tokenizer, {f.chat, !f.think.empty(), f.stop});
   Printer printer(f.json);
 
@@ -247,7 +252,7 @@ void print_report(const Flags& f, const LoadedModel& m, const Outcome& o, const 
   const std::string where =
       m.device().shares_host_memory() ? fmt::format("{} threads", thread_count()) : printable(m.device().name());
   text += fmt::format("; ended by {}; loaded {} in {:.2f} s, {}]\n", o.interrupted ? "interrupt" : name_of(o.finish),
-                      human_bytes(static_cast<double>(m.checkpoint.total_bytes())), m.load_seconds, where);
+                      human_bytes(static_cast<double>(m.source->total_bytes())), m.load_seconds, where);
   std::fputs(text.c_str(), stderr);
   for (const auto& call : o.calls)
     std::fprintf(stderr, "[call of %s: %s]\n", printable(call.name).c_str(), printable(call.arguments, 2000).c_str());
@@ -259,17 +264,11 @@ void print_report(const Flags& f, const LoadedModel& m, const Outcome& o, const 
   }
 }
 
-/// The checkpoint's folder, by its own name ("fairy" for "models/fairy/" and for ".").
-std::string model_name(const LoadedModel& m) {
-  const auto folder = std::filesystem::absolute(m.checkpoint.folder()).lexically_normal();
-  return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
-}
-
 void print_json(const LoadedModel& m, const Outcome& o) {
   using text::json_quoted;
   std::string j = "{";
-  j += fmt::format("\"model\": {}, \"text\": {}, \"reasoning\": {}, ", json_quoted(model_name(m)),
-                   json_quoted(o.content), json_quoted(o.reasoning));
+  j += fmt::format("\"model\": {}, \"text\": {}, \"reasoning\": {}, ", json_quoted(m.name()), json_quoted(o.content),
+                   json_quoted(o.reasoning));
   if (!o.calls.empty()) {
     std::vector<std::string> calls;
     for (const auto& call : o.calls)
@@ -287,23 +286,32 @@ void print_json(const LoadedModel& m, const Outcome& o) {
   put(j);
 }
 
-int run(const Flags& f, const Parser& parser) {
+int run(Flags f, const Parser& parser) {
+  // Without a folder the first text is the prompt.
+  if (!f.choice.synthetic.empty() && !parser.given("PROMPT")) std::swap(f.model, f.prompt);
   if (!f.chat && (!f.system.empty() || !f.think.empty()))
     throw UsageError("--system and --think need --chat: a plain prompt has no roles");
   if (parser.given("--profile") && f.profile.empty()) throw UsageError("--profile needs the name of a file");
   if (f.threads > 0) set_thread_count(static_cast<int>(f.threads));
   // A profile that cannot be written should be known before minutes of work, not after.
   if (!f.profile.empty()) check_output_path(f.profile);
-  const bool prompt_given = parser.given("PROMPT");
+  const ModelChoice choice = choose_model(f.model, f.choice);
+  const bool prompt_given = parser.given("PROMPT") || !f.prompt.empty();
   catch_interrupts();
   const auto device = device_for(f.device, parser.given("--ops"));
-  const auto model = load_model(f.model, {}, device);
-  if (parser.given("--context") && f.context > model->config().max_positions)
+  OpenedModel opened = open_model(choice);
+  const ModelConfig& config = opened.source->config();
+  if (parser.given("--context") && f.context > config.max_positions)
     fail("--context {}: the model has positions for {} tokens (max_position_embeddings in config.json)", f.context,
-         model->config().max_positions);
-  for (const auto& field : model->config().unknown_fields)
+         config.max_positions);
+  for (const auto& field : config.unknown_fields)
     std::fprintf(stderr, "note: config.json has a field that fathom does not know: %s\n", field.c_str());
-  const std::string prompt = read_prompt(f, prompt_given);
+  std::vector<int32_t> prompt = encode_prompt(f, opened, read_prompt(f, prompt_given));
+  const auto prompt_tokens = static_cast<int64_t>(prompt.size());
+  const EngineOptions options = engine_options(f, config, *device, prompt_tokens);
+  MemoryPlan plan;
+  const auto model = load_planned(std::move(opened), options, device,
+                                  f.quiet ? std::function<void(const std::string&)>() : say_on_stderr, plan);
 
   SamplingParams sampling = model->recommended;
   if (parser.given("--temperature")) sampling.temperature = f.temperature;
@@ -314,16 +322,22 @@ int run(const Flags& f, const Parser& parser) {
   sampling.frequency_penalty = f.frequency, sampling.presence_penalty = f.presence;
   sampling.seed = static_cast<uint64_t>(f.seed);
 
-  // On a GPU spans make every op wait for its end, so there they are taken only on demand.
+  // On a GPU a profile costs time, so there it is taken only on demand.
   Recorder recorder;
   const bool record = device->shares_host_memory() || f.stats || !f.profile.empty();
-  Outcome out = generate(f, *model, record ? &recorder : nullptr, encode_prompt(f, *model, prompt), sampling);
+  Engine engine(model->config(), model->weights, options, record ? &recorder : nullptr);
+  print_memory_use(plan, *device, f.quiet);
+  Outcome out = generate(f, *model, engine, std::move(prompt), sampling);
+  engine.set_recorder(nullptr);  // a GPU's kernels are handed over now
+  if (record && !engine.model().trace_problem().empty() && !f.quiet)
+    std::fprintf(stderr, "note: no kernel trace (%s): every operation was launched and waited for by itself\n",
+                 printable(engine.model().trace_problem(), 400).c_str());
   out.decode_bytes = decode_bytes(recorder, (out.prompt_tokens + f.chunk - 1) / f.chunk);
   if (f.json) print_json(*model, out);
   print_report(f, *model, out, recorder);
   if (!f.profile.empty()) {
     profile::write_chrome_trace(recorder, f.profile,
-                                {{"model", model_name(*model)},
+                                {{"model", model->name()},
                                  {"prompt_tokens", std::to_string(out.prompt_tokens)},
                                  {"generated_tokens", std::to_string(out.tokens.size())},
                                  {"threads", std::to_string(thread_count())}});
@@ -340,7 +354,7 @@ Command run_command() {
   return {
       "run", "Generate text in the terminal", [](Parser& p) -> std::function<int()> {
         auto f = std::make_shared<Flags>();
-        p.positional("MODEL", f->model, "Folder of a checkpoint (config.json, tokenizer.json, *.safetensors)");
+        p.positional("MODEL", f->model, "Folder of a checkpoint (config.json, tokenizer.json, *.safetensors)", false);
         p.positional("PROMPT", f->prompt, "The prompt; without it, or with -, it is read from standard input", false);
         p.flag("--chat", f->chat, "Take the prompt as a user's message and answer as the assistant");
         p.option("--system", f->system, "System message (with --chat)");
@@ -368,6 +382,7 @@ Command run_command() {
         p.option("--threads", f->threads, "Threads; 0: all processors", 0, 4096);
         p.choice("--ops", f->ops, {"cpu", "ref"}, "Operations: fast, or the slow exact references");
         p.choice("--device", f->device, {"auto", "cpu", "cuda"}, "Where to run; auto: on the GPU if there is one");
+        declare_model_flags(p, f->choice);
         p.footer(
             "Examples:\n  fathom run models/fairy --chat \"Tell me a story about a king and a dragon.\"\n"
             "  echo \"Once upon a time\" | fathom run models/fairy --temperature 0 --stats\n"

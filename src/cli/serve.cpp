@@ -13,6 +13,7 @@
 #include "base/threads.h"
 #include "cli/commands.h"
 #include "cli/device.h"
+#include "cli/model_setup.h"
 #include "engine/engine.h"
 #include "engine/loaded_model.h"
 #include "serve/access.h"
@@ -26,7 +27,7 @@ namespace {
 using serve::ServeOptions;
 
 struct Flags {
-  std::string model, config;
+  std::string model, config, synthetic;
   bool print_config = false;
   ServeOptions options;
 };
@@ -49,10 +50,10 @@ void declare_option(Parser& p, const serve::OptionEntry& entry, ServeOptions& o)
   }
 }
 
-EngineOptions engine_options(const ServeOptions& o, const LoadedModel& m) {
-  const ModelConfig& config = m.config();
+EngineOptions engine_options(const ServeOptions& o, const ModelConfig& config, const ops::ComputeDevice& device) {
   EngineOptions e;
-  e.ops = m.device().shares_host_memory() ? o.ops : m.fast_ops();
+  e.ops = device.shares_host_memory() ? o.ops : "cuda";
+  e.fast = o.fast;
   e.cache_tokens = o.cache_tokens;
   e.max_sequences = static_cast<int32_t>(o.max_running);
   e.max_context = std::min({o.context > 0 ? o.context : config.max_positions, config.max_positions, o.cache_tokens});
@@ -66,10 +67,7 @@ serve::ApiModel api_model(const LoadedModel& m, const ServeOptions& o) {
   out.tokenizer = &m.tokenizer, out.config = &m.config();
   out.tokens = std::make_shared<const text::TokenTable>(m.tokenizer);
   out.names = o.names;
-  if (out.names.empty()) {
-    const auto folder = std::filesystem::absolute(m.checkpoint.folder()).lexically_normal();
-    out.names.push_back((folder.has_filename() ? folder : folder.parent_path()).filename().string());
-  }
+  if (out.names.empty()) out.names.push_back(m.name());
   out.created = std::time(nullptr);
   out.recommended = m.recommended;
   out.thinking = o.thinking;
@@ -105,28 +103,33 @@ int serve_model(Flags f, const Parser& parser) {
     write_all(STDOUT_FILENO, serve::print_config(f.options), "standard output");
     return 0;
   }
-  if (f.model.empty()) throw UsageError("MODEL is required: the folder of a checkpoint");
+  const ModelChoice choice = choose_model(f.model, {f.synthetic});
   serve::read_api_keys(f.options);
   if (f.options.threads > 0) set_thread_count(static_cast<int>(f.options.threads));
   serve::check_address(f.options.host, static_cast<int>(f.options.port));
   catch_interrupts();
-  const auto model =
-      load_model(f.model, {}, device_for(f.options.device, parser.given("--ops") || f.options.ops != "cpu"));
-  for (const auto& field : model->config().unknown_fields)
+  const auto device = device_for(f.options.device, parser.given("--ops") || f.options.ops != "cpu");
+  OpenedModel opened = open_model(choice);
+  const ModelConfig& config = opened.source->config();
+  for (const auto& field : config.unknown_fields)
     std::fprintf(stderr, "note: config.json has a field that fathom does not know: %s\n", field.c_str());
   const ServeOptions& o = f.options;
-  if (o.context > model->config().max_positions)
+  if (o.context > config.max_positions)
     fail("--context {}: the model has positions for {} tokens (max_position_embeddings in config.json)", o.context,
-         model->config().max_positions);
+         config.max_positions);
+  const EngineOptions options = engine_options(o, config, *device);
+  MemoryPlan plan;
+  const auto model = load_planned(std::move(opened), options, device, say_on_stderr, plan);
   if (!serve::is_loopback(o.host) && o.api_keys.empty())
     std::fprintf(stderr, "note: everybody who can reach %s may use this server; --api-key asks for a key\n",
                  printable(o.host).c_str());
-  const EngineOptions options = engine_options(o, *model);
   Engine engine(model->config(), model->weights, options);
+  print_memory_use(plan, *device, false);
   warm_up(engine, o, model->config());
   const auto backend = serve::engine_backend(engine, options, model->config().vocab_size);
   serve::ServerSetup setup{o, api_model(*model, o), FATHOM_VERSION, {}};
   if (o.no_prefix_cache) setup.degraded.push_back("no prefix cache (--no-prefix-cache)");
+  if (model->source->synthetic()) setup.degraded.push_back("synthetic weights: the text means nothing");
   if (o.ops == "ref") setup.degraded.push_back("slow reference operations (--ops ref)");
   serve::Server server(setup, *backend);
   server.catch_signals();
@@ -146,6 +149,8 @@ Command serve_command() {
             p.positional("MODEL", f->model, "Folder of a checkpoint", false);
             p.option("--config", f->config, "JSON file of settings, named as these flags; flags count before it");
             p.flag("--print-config", f->print_config, "Print all settings as such a file, and end");
+            p.option("--synthetic", f->synthetic,
+                     "Instead of a checkpoint: a built-in model with generated weights (v4-flash,experts=160)");
             for (const serve::OptionEntry& entry : serve::option_table()) declare_option(p, entry, f->options);
             p.footer(
                 "Example:\n  fathom serve models/fairy --port 8000\n"

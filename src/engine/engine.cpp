@@ -58,7 +58,7 @@ Engine::Engine(const ModelConfig& config, const Weights& weights, const EngineOp
       max_context_(options.max_context > 0 ? std::min(options.max_context, config.max_positions)
                                            : config.max_positions),
       recorder_(recorder),
-      model_(config, weights, ops::op_table(options.ops, weights.memory->device().info())),
+      model_(config, weights, ops::op_table(options.ops, weights.memory->device().info(), options.fast)),
       cache_(config, budget_of(options_), weights.memory->shared_device()),
       prefix_(cache_),
       scheduler_(cache_, prefix_, options_) {
@@ -131,7 +131,9 @@ bool Engine::step(const std::function<void(const GenerationEvent&)>& report) {
     Span span(recorder_, "plan_step", 0, 0, {}, kPhaseCategory);
     batch = &plan_.build(config_, cache_, work_.segments);
   }
-  const Activations& out = model_.step(*batch, cache_.layers());
+  const bool logits =
+      std::any_of(work_.owners.begin(), work_.owners.end(), [&](const Active* a) { return !takes_largest(*a); });
+  const Activations& out = model_.step(*batch, cache_.layers(), logits ? Fetch::logits : Fetch::tokens);
   ++steps_;
   for (size_t i = 0; i < work_.owners.size(); ++i) {
     const auto tokens = static_cast<int64_t>(work_.segments[i].tokens.size());
@@ -157,7 +159,10 @@ void Engine::take_logits(const Activations& out, std::vector<GenerationEvent>& e
       if (cache_.length(a.sequence) < a.prompt) continue;
       --row;  // the last one chooses the first token
     }
-    events.push_back(take_token_or_fail(a, row_of(out.logits, row++)));
+    const int32_t largest = out.token.data && takes_largest(a) ? out.token(row) : -1;
+    if (largest < 0) model_.fetch_logits();  // `out` is the same object
+    events.push_back(take_token_or_fail(a, largest < 0 ? row_of(out.logits, row) : std::span<const float>(), largest));
+    ++row;
     const FinishReason finish = events.back().finish;
     if (finish != FinishReason::none) scheduler_.finish(a, finish == FinishReason::failed);
   }
@@ -174,15 +179,23 @@ void Engine::keep_prompt_logprobs(Active& a, View<const float, 2> logits) {
   }
 }
 
-GenerationEvent Engine::take_token_or_fail(Active& a, std::span<const float> logits) {
+/// Whether the next token of a request is the largest logit and nothing else is asked about it.
+bool Engine::takes_largest(const Active& a) const {
+  const GenerationRequest& r = a.request;
+  const bool may_end = a.generated() >= r.min_tokens || r.stop_ids.empty();
+  const bool closes = a.thinking && a.generated() >= r.thinking.tokens;
+  return a.sampler->takes_largest() && !a.form && may_end && !closes;
+}
+
+GenerationEvent Engine::take_token_or_fail(Active& a, std::span<const float> logits, int32_t largest) {
   try {
-    return take_token(a, logits);
+    return take_token(a, logits, largest);
   } catch (const std::exception& e) {
     return {a.id, {}, FinishReason::failed, e.what(), {}, a.cached, a.started};
   }
 }
 
-GenerationEvent Engine::take_token(Active& a, std::span<const float> logits) {
+GenerationEvent Engine::take_token(Active& a, std::span<const float> logits, int32_t largest) {
   const GenerationRequest& r = a.request;
   const int64_t generated = a.generated();
   // Where the form of the output leaves nothing but its end, that comes before min_tokens too.
@@ -191,14 +204,12 @@ GenerationEvent Engine::take_token(Active& a, std::span<const float> logits) {
   const text::TokenSet* allowed = a.form ? a.form->allowed() : nullptr;
   Span span(recorder_, "sample", 0, 0, {}, kPhaseCategory);
   const bool close = a.thinking && generated >= r.thinking.tokens;
-  GenerationEvent event{a.id,
-                        close ? a.sampler->describe(logits, r.thinking.end_id)
-                              : a.sampler->sample(logits, cache_.length(a.sequence), banned, allowed),
-                        FinishReason::none,
-                        {},
-                        std::move(a.prompt_tokens),
-                        a.cached,
-                        a.started};
+  const auto choose = [&] {
+    if (largest >= 0) return SampledToken{largest, 0, {}};
+    return close ? a.sampler->describe(logits, r.thinking.end_id)
+                 : a.sampler->sample(logits, cache_.length(a.sequence), banned, allowed);
+  };
+  GenerationEvent event{a.id, choose(), FinishReason::none, {}, std::move(a.prompt_tokens), a.cached, a.started};
   a.prompt_tokens.clear();
   const int32_t token = event.token.token;
   if (token == r.thinking.end_id) a.thinking = false;

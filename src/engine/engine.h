@@ -67,8 +67,10 @@ class Engine {
   void report_cancelled(const std::function<void(const GenerationEvent&)>& report);
   void take_logits(const Activations& out, std::vector<GenerationEvent>& events);
   void keep_prompt_logprobs(Active& a, View<const float, 2> logits);
-  GenerationEvent take_token(Active& a, std::span<const float> logits);
-  GenerationEvent take_token_or_fail(Active& a, std::span<const float> logits);
+  /// `largest`: the likeliest token if the device has found it, else -1; then `logits` is the row.
+  GenerationEvent take_token(Active& a, std::span<const float> logits, int32_t largest);
+  GenerationEvent take_token_or_fail(Active& a, std::span<const float> logits, int32_t largest);
+  bool takes_largest(const Active& a) const;
 
   const ModelConfig& config_;
   EngineOptions options_;

@@ -8,7 +8,9 @@
 #include "base/file.h"
 #include "base/interrupt.h"
 #include "base/progress.h"
+#include "engine/stand_in_tokenizer.h"
 #include "formats/json_reader.h"
+#include "model/synthetic.h"
 
 namespace fathom {
 namespace {
@@ -48,30 +50,44 @@ SamplingParams read_recommended(const std::filesystem::path& file, int64_t vocab
 
 }  // namespace
 
-std::unique_ptr<LoadedModel> load_model(const std::filesystem::path& folder, const LoadOptions& options,
-                                        std::shared_ptr<ops::ComputeDevice> device) {
-  const auto start = std::chrono::steady_clock::now();
+OpenedModel open_model(const ModelChoice& choice) {
+  if (!choice.synthetic.empty()) {
+    auto source = synthetic_source(choice.synthetic);
+    text::Tokenizer tokenizer = stand_in_tokenizer(source->config().vocab_size);
+    return {std::move(source), std::move(tokenizer), SamplingParams{}};
+  }
+  const std::filesystem::path folder(choice.folder);
   Checkpoint checkpoint(folder);
   text::Tokenizer tokenizer = text::Tokenizer::load(folder / "tokenizer.json");
-  const ModelConfig& config = checkpoint.config();
-  if (tokenizer.vocab_size() > config.vocab_size)
+  const int64_t vocab = checkpoint.config().vocab_size;
+  if (tokenizer.vocab_size() > vocab)
     fail("{}: the tokenizer has ids up to {}, but the model only {} rows (vocab_size in config.json)",
-         printable((folder / "tokenizer.json").string(), 400), tokenizer.vocab_size() - 1, config.vocab_size);
-  SamplingParams recommended = read_recommended(folder / "generation_config.json", config.vocab_size);
+         printable((folder / "tokenizer.json").string(), 400), tokenizer.vocab_size() - 1, vocab);
+  SamplingParams recommended = read_recommended(folder / "generation_config.json", vocab);
+  return {checkpoint_source(std::move(checkpoint)), std::move(tokenizer), std::move(recommended)};
+}
 
-  Progress progress("loading weights", checkpoint.total_bytes());
+std::unique_ptr<LoadedModel> load_model(OpenedModel opened, std::shared_ptr<ops::ComputeDevice> device,
+                                        const LoadOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  Progress progress("loading weights", opened.source->total_bytes());
   LoadOptions load = options;
   load.progress = [&](uint64_t done, uint64_t total) {
     throw_if_interrupted("loading weights");
     progress.update(done);
     if (options.progress) options.progress(done, total);
   };
-  Weights weights = load_weights(checkpoint, make_memory(std::move(device)), load);
-  checkpoint.release_all();
-  auto model = std::make_unique<LoadedModel>(
-      LoadedModel{std::move(checkpoint), std::move(weights), std::move(tokenizer), std::move(recommended), 0});
+  Weights weights = load_weights(*opened.source, make_memory(std::move(device)), load);
+  weights.memory->device().synchronize("loading weights");
+  auto model = std::make_unique<LoadedModel>(LoadedModel{
+      std::move(opened.source), std::move(weights), std::move(opened.tokenizer), std::move(opened.recommended), 0});
   model->load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return model;
+}
+
+std::unique_ptr<LoadedModel> load_model(const std::filesystem::path& folder, const LoadOptions& options,
+                                        std::shared_ptr<ops::ComputeDevice> device) {
+  return load_model(open_model({folder.string(), {}}), std::move(device), options);
 }
 
 }  // namespace fathom

@@ -43,6 +43,9 @@ struct GenerationRequest {
   bool prompt_logprobs = false;  // report the prompt's tokens too; needs sampling.top_logprobs >= 0
   PrefixUse prefix;
   std::string client;  // whose it is: turns go round the clients (fair_queue.h)
+  /// For benchmarks: so many tokens of the prompt are not computed; the cache counts as holding them, with whatever it
+  /// holds. Needs prefix.on = false. The last token of the prompt is always computed.
+  int64_t assumed = 0;
   /// What the output must look like; null: anything. Shared by the requests of one grammar, used by the engine's
   /// thread.
   std::shared_ptr<text::Constraint> constraint;
@@ -59,12 +62,13 @@ struct GenerationEvent {
   /// With the first token, when the request asked for prompt_logprobs: the prompt's tokens from the second on, each
   /// with its log probability behind those before it.
   std::vector<SampledToken> prompt_tokens;
-  int64_t cached_tokens = 0;  // of the prompt: found in the prefix cache, not computed
+  int64_t cached_tokens = 0;                        // of the prompt: found in the prefix cache, not computed
   std::chrono::steady_clock::time_point started{};  // when its turn came; none: it never did
 };
 
 struct EngineOptions {
-  std::string ops = "cpu";          // "cpu" or "ref"
+  std::string ops = "cpu";          // "cpu" or "ref"; "cuda" on a GPU
+  bool fast = false;                // kernels whose last bits depend on the batch, where they are faster
   int64_t cache_tokens = 16384;     // tokens of all running requests together
   int32_t max_sequences = 8;        // running requests
   int64_t max_context = 0;          // tokens of one request; 0: what the model allows

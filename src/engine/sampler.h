@@ -59,6 +59,10 @@ class Sampler {
   void accept(int32_t token);
 
   const SamplingParams& params() const { return params_; }
+  /// Whether sample() without banned and with all tokens allowed is nothing but the largest logit.
+  bool takes_largest() const {
+    return params_.temperature == 0 && params_.logit_bias.empty() && seen_.empty() && params_.top_logprobs < 0;
+  }
 
  private:
   void adjust(std::span<const int32_t> banned, const std::vector<uint64_t>* allowed);

@@ -124,12 +124,14 @@ void Scheduler::start(std::unique_ptr<Active> a) {
     a->sequence = prefix_.open(a->request.prefix.salt, a->tokens, hit_limit(*a));
   } else {
     a->sequence = cache_.create();
+    if (a->request.assumed > 0) assume(*a);
   }
   a->running = true;
   const int64_t found = cache_.length(a->sequence);
   if (a->computed < 0) {
-    a->computed = a->cached = found;
-    stats_.cached_tokens += found;
+    a->computed = found;
+    a->cached = a->request.assumed > 0 ? 0 : found;
+    stats_.cached_tokens += a->cached;
     a->order = ++starts_;
     a->started = std::chrono::steady_clock::now();
     queue_.began(*a, a->prompt - found);
@@ -138,6 +140,13 @@ void Scheduler::start(std::unique_ptr<Active> a) {
   const auto place = std::lower_bound(running_.begin(), running_.end(), a->order,
                                       [](const auto& b, int64_t order) { return b->order < order; });
   running_.insert(place, std::move(a));
+}
+
+/// fits() has seen to the pages.
+void Scheduler::assume(Active& a) {
+  const int64_t tokens = std::min(a.request.assumed, a.prompt - 1);
+  if (tokens > 0 && !cache_.assume(a.sequence, tokens))
+    throw std::logic_error("Scheduler: no pages for an assumed prompt");
 }
 
 Active* Scheduler::held_running() {

@@ -93,6 +93,7 @@ class Scheduler {
   int64_t hit_limit(const Active& a) const;
   PageCount wanted(const Active& a) const;
   void start(std::unique_ptr<Active> a);
+  void assume(Active& a);
   Active* held_running();
   void preempt(Active& a);
   std::unique_ptr<Active> stop_running(Active& a);

@@ -107,8 +107,8 @@ CheckResult inventory(const LoadedModel& m) {
   const auto& c = m.config();
   static constexpr const char* drafts[] = {"no draft", "an MTP block", "a DSpark draft"};
   return {"inventory", Verdict::passed,
-          fmt::format("{} tensors, {}, each used once; {} layers, {} experts in {}, {}", m.checkpoint.tensors().size(),
-                      human_bytes(static_cast<double>(m.checkpoint.total_bytes())), c.num_layers, c.num_experts,
+          fmt::format("{} tensors, {}, each used once; {} layers, {} experts in {}, {}", m.source->tensor_count(),
+                      human_bytes(static_cast<double>(m.source->total_bytes())), c.num_layers, c.num_experts,
                       name_of(m.weights.layout.experts), drafts[static_cast<int>(m.weights.layout.draft)])};
 }
 
@@ -200,12 +200,12 @@ CheckResult rollback_is_exact(const LoadedModel& m, const std::string& ops) {
 /// Fast ops against the references, which are slow: a few tokens on a big model.
 CheckResult against_reference(const LoadedModel& m, const std::string& ops) {
   if (ops == "ref") return {"reference ops", Verdict::skipped, "the references themselves are being checked"};
-  const bool small = m.checkpoint.total_bytes() < (uint64_t{1} << 30);
+  const bool small = m.source->total_bytes() < (uint64_t{1} << 30);
   const bool on_host = m.weights.memory->device().shares_host_memory();
   if (!on_host && !small)
     return {"reference ops", Verdict::skipped, "the references would need all weights in host memory too"};
   const auto ids = test_prompt(m, small ? 160 : 4);
-  const Weights host = on_host ? Weights{} : load_weights(m.checkpoint, make_host_memory());
+  const Weights host = on_host ? Weights{} : load_weights(*m.source, make_host_memory());
   Session fast(m, ops, 512, 1), slow(m, on_host ? m.weights : host, "ref", 512, 1);
   const Rows a = fast.feed(fast.create(), ids, WantLogits::all), b = slow.feed(slow.create(), ids, WantLogits::all);
   Closeness c;

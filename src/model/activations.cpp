@@ -58,6 +58,7 @@ Activations lay_out(Layout& at, const ModelConfig& c, int64_t t, int64_t rows, b
   a.hidden = at.take<bf16>(rows, d);
   a.normed = at.take<bf16>(rows, d);
   a.logits = at.take<float>(rows, c.vocab_size);
+  a.token = at.take<int32_t>(rows);
   if (features && c.dspark) a.features = at.take<bf16>(t, static_cast<int64_t>(c.dspark->target_layers.size()) * d);
   return a;
 }

@@ -43,6 +43,7 @@ struct Activations {
   View<float, 2> weight;         // [T, k]
   View<bf16, 2> hidden, normed;  // [R, d]
   View<float, 2> logits;         // [R, V]
+  View<int32_t, 1> token;        // [R] the likeliest; only on a device with memory of its own
   View<bf16, 2> features;        // [T, targets * d] draft features; empty without a draft
 };
 

@@ -97,19 +97,21 @@ void BlockOps::compress(const StepBatch& batch, const BlockWeights& block, const
   run(ops_.compress, "compress", c, amount(c), 0, {tokens, c.ratio, c.entries.size[0]});
 }
 
-void BlockOps::select(const StepBatch& batch, const BlockWeights& block, const LayerCache& cache) {
-  const IndexerWeights& w = *block.attn.indexer;
+void BlockOps::index_queries(const BlockWeights& block, View<const int32_t, 1> position) {
+  const ops::IndexQueryArgs query{act.index_q, position, frequencies(block.ratio), act.index_codes, act.index_scale};
+  run(ops_.index_query, "index_query", query, bytes_of(act.index_q), 0, {act.x.size[0], config_.index_heads});
+}
+
+void BlockOps::index_weights(const IndexerWeights& w) {
   const int64_t tokens = act.x.size[0];
-
-  const ops::IndexQueryArgs query{act.index_q, batch.position, frequencies(block.ratio), act.index_codes,
-                                  act.index_scale};
-  run(ops_.index_query, "index_query", query, bytes_of(act.index_q), 0, {tokens, config_.index_heads});
-
   const double factor = std::pow(config_.index_head_dim, -0.5) * std::pow(config_.index_heads, -0.5);
   const ops::LinearBf16Args weight{act.x, w.weights_proj, static_cast<float>(factor), act.index_weight};
   run(ops_.linear_bf16, "linear_bf16", weight, bytes_of(w.weights_proj), 2 * tokens * w.weights_proj.count(),
       {tokens, config_.hidden_size, config_.index_heads});
+}
 
+void BlockOps::select(const StepBatch& batch, const LayerCache& cache) {
+  const int64_t tokens = act.x.size[0];
   ops::IndexSelectArgs s;
   s.q = act.index_codes, s.q_scale = act.index_scale, s.head_weight = act.index_weight;
   s.keys = cache.index, s.pages = batch.pages, s.sequence = batch.sequence, s.visible = batch.visible4;
@@ -120,11 +122,14 @@ void BlockOps::select(const StepBatch& batch, const BlockWeights& block, const L
       2 * keys * config_.index_heads * ops::kIndexDim, {tokens, config_.index_heads});
 }
 
+void BlockOps::queries(const BlockWeights& block, View<const int32_t, 1> position) {
+  const ops::QueryArgs query{act.q, position, frequencies(block.ratio), static_cast<float>(config_.rms_eps), true};
+  run(ops_.query, "query", query, 2 * bytes_of(act.q), 0, {act.x.size[0], config_.num_heads});
+}
+
 void BlockOps::attend(const BlockWeights& block, View<const int32_t, 1> position, const ops::RowSet& window,
                       const ops::RowSet& extra, ops::RowFormat format) {
   const int64_t tokens = act.x.size[0], heads = config_.num_heads;
-  const ops::QueryArgs query{act.q, position, frequencies(block.ratio), static_cast<float>(config_.rms_eps), true};
-  run(ops_.query, "query", query, 2 * bytes_of(act.q), 0, {tokens, heads});
 
   ops::SparseAttentionArgs a;
   a.q = act.q, a.format = format;

@@ -127,4 +127,9 @@ void BlockOps::head(const HeadWeights& h, View<const bf16, 2> matrix, View<const
       {count, config_.hidden_size, config_.vocab_size});
 }
 
+void BlockOps::choose() {
+  run(ops_.choose, "choose", ops::ChooseArgs{act.logits, act.token}, bytes_of(act.logits), 0,
+      {act.logits.size[0], act.logits.size[1]});
+}
+
 }  // namespace fathom

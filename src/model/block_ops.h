@@ -13,13 +13,23 @@
 
 namespace fathom {
 
+/// An op that was run or recorded, for reports.
+struct OpMark {
+  const char* name = nullptr;
+  int64_t bytes = 0, flops = 0;
+  int64_t kernels = 0;  // recorded in a graph
+};
+
 class BlockOps {
  public:
   /// `device` outlives the object; the ops of the table run on it.
   BlockOps(const ModelConfig& config, const ops::OpTable& ops, ops::ComputeDevice& device);
 
-  void set_recorder(Recorder* recorder) { recorder_ = recorder; }
+  /// `wait`: each span is its op's own time, because the device is waited for behind every op.
+  void set_recorder(Recorder* recorder, bool wait) { recorder_ = recorder, wait_ = recorder && wait; }
   Recorder* recorder() const { return recorder_; }
+  /// Ops leave a mark there; null: not.
+  void set_marks(std::vector<OpMark>* marks) { marks_ = marks; }
   size_t workspace_bytes() const;
   /// Changes whenever scratch memory of an op has moved.
   int64_t workspace_generation() const { return generation_; }
@@ -36,7 +46,12 @@ class BlockOps {
   void write_window(const BlockWeights& block, View<const int32_t, 1> position, View<const int32_t, 1> slot,
                     const ops::KvPool& pool, ops::RowFormat format);
   void compress(const StepBatch& batch, const BlockWeights& block, const LayerCache& cache);
-  void select(const StepBatch& batch, const BlockWeights& block, const LayerCache& cache);
+  void index_queries(const BlockWeights& block, View<const int32_t, 1> position);
+  /// How much each index head counts.
+  void index_weights(const IndexerWeights& w);
+  void select(const StepBatch& batch, const LayerCache& cache);
+  /// RMS and RoPE of the queries.
+  void queries(const BlockWeights& block, View<const int32_t, 1> position);
   /// q, the rows of both sets -> o.
   void attend(const BlockWeights& block, View<const int32_t, 1> position, const ops::RowSet& window,
               const ops::RowSet& extra, ops::RowFormat format);
@@ -44,6 +59,8 @@ class BlockOps {
   void project_output(const AttentionWeights& w);
   void moe(View<const int32_t, 1> ids, const MoeWeights& m);
   void head(const HeadWeights& h, View<const bf16, 2> matrix, View<const int32_t, 1> rows);
+  /// The likeliest token of each row of logits.
+  void choose();
   /// Mean of the streams into `mean` [T, d], whose rows may be strided.
   void stream_mean(View<bf16, 2> mean);
   /// act_quant of bf16 rows, after an RMSNorm when `norm` is given.
@@ -67,6 +84,8 @@ class BlockOps {
   ops::OpTable ops_;
   ops::ComputeDevice& device_;
   Recorder* recorder_ = nullptr;
+  bool wait_ = false;
+  std::vector<OpMark>* marks_ = nullptr;
   ops::DeviceBuffer frequencies_;  // two tables: ratio 0, the others
   std::vector<std::pair<const void*, ops::DeviceBuffer>> workspaces_;
   int64_t generation_ = 0;
@@ -82,9 +101,12 @@ void BlockOps::run(const ops::Variant<Args>* op, const char* name, const Args& a
   launch.stream = device_.stream();
   if (op->workspace) launch.workspace = workspace(op, op->workspace(args, launch.device));
   if (!op->can_run(args, launch.device)) no_variant(name, op->name);
+  if (device_.only_counts()) return;
   Span span(recorder_, name, bytes, flops, shape);
+  const int64_t before = marks_ ? device_.captured() : 0;
   op->run(args, launch);
-  if (recorder_) device_.synchronize(name);  // the span is the op's own time; and a failure names it
+  if (marks_) marks_->push_back({name, bytes, flops, device_.captured() - before});
+  if (wait_) device_.synchronize(name);  // the span is the op's own time; and a failure names it
 }
 
 }  // namespace fathom

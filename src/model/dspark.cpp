@@ -50,6 +50,7 @@ void Dspark::stage(const BlockWeights& w, const LayerCache& cache, const ops::Ro
   const ops::KvPool own{rows_.data(), static_cast<int64_t>(rows_.size()), draft_.block_size};
   block_.project_inputs(w.attn);
   block_.write_window(w, position, View<const int32_t, 1>(block_slot_.data(), n), own, cache.format);
+  block_.queries(w, position);
   block_.attend(
       w, position, window,
       {own, View<const int32_t, 2>(block_index_.data(), n, n), View<const int32_t, 1>(block_length_.data(), n)},

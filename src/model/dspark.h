@@ -33,7 +33,7 @@ class Dspark {
   Proposal propose(int32_t token, int32_t position, std::span<const int32_t> window_rows,
                    std::span<const LayerCache> stages, const Choose& choose);
 
-  void set_recorder(Recorder* recorder) { block_.set_recorder(recorder); }
+  void set_recorder(Recorder* recorder) { block_.set_recorder(recorder, true); }
 
  private:
   void stage(const BlockWeights& block, const LayerCache& cache, const ops::RowSet& window, View<const int32_t, 1> ids,

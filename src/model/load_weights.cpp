@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "base/error.h"
 #include "formats/inventory.h"
 #include "model/weights.h"
@@ -7,11 +9,63 @@
 namespace fathom {
 namespace {
 
-/// Copies tensors of one checkpoint into weight memory and hands out typed views.
+/// A checkpoint as a source. Its values are checked as they are read.
+class CheckpointSource final : public WeightSource {
+ public:
+  explicit CheckpointSource(const Checkpoint* checkpoint)
+      : checkpoint_(checkpoint),
+        layout_(check_inventory(checkpoint->config(), checkpoint->tensors(), checkpoint->folder().string())) {}
+  explicit CheckpointSource(Checkpoint checkpoint)
+      : own_(std::make_unique<Checkpoint>(std::move(checkpoint))),
+        checkpoint_(own_.get()),
+        layout_(check_inventory(own_->config(), own_->tensors(), own_->folder().string())) {}
+
+  const ModelConfig& config() const override { return checkpoint_->config(); }
+  const CheckpointLayout& layout() const override { return layout_; }
+  std::string name() const override {
+    const auto folder = std::filesystem::absolute(checkpoint_->folder()).lexically_normal();
+    return (folder.has_filename() ? folder : folder.parent_path()).filename().string();
+  }
+  bool synthetic() const override { return false; }
+  uint64_t total_bytes() const override { return checkpoint_->total_bytes(); }
+  size_t tensor_count() const override { return checkpoint_->tensors().size(); }
+  const TensorInfo& info(const std::string& name) const override { return checkpoint_->info(name); }
+
+  void put(const TensorInfo& tensor, std::byte* to, WeightMemory& memory) const override {
+    const auto bytes = checkpoint_->bytes(tensor);
+    check_values(config(), tensor, bytes);
+    memory.upload(to, bytes);
+    checkpoint_->release(tensor);
+  }
+  void put_ids(const TensorInfo& tensor, std::byte* to, WeightMemory& memory) const override {
+    check_values(config(), tensor, checkpoint_->bytes(tensor));
+    const auto wide = checkpoint_->copy<int64_t>(tensor.name);
+    const std::vector<int32_t> ids(wide.begin(), wide.end());
+    memory.upload(to, std::as_bytes(std::span(ids)));
+    checkpoint_->release(tensor);
+  }
+  float factor(const TensorInfo& tensor) const override {
+    check_values(config(), tensor, checkpoint_->bytes(tensor));
+    return checkpoint_->copy<float>(tensor.name).at(0);
+  }
+  void release() const override { checkpoint_->release_all(); }
+
+ private:
+  std::unique_ptr<Checkpoint> own_;
+  const Checkpoint* checkpoint_;
+  CheckpointLayout layout_;
+};
+
+/// Puts the tensors of a source into weight memory and hands out typed views. `shapes_only`: puts nothing.
 class Loader {
  public:
-  Loader(const Checkpoint& checkpoint, WeightMemory& memory, const CheckpointLayout& layout, const LoadOptions& options)
-      : checkpoint_(checkpoint), memory_(memory), config_(checkpoint.config()), layout_(layout), options_(options) {}
+  Loader(const WeightSource& source, WeightMemory& memory, const LoadOptions& options, bool shapes_only)
+      : source_(source),
+        memory_(memory),
+        config_(source.config()),
+        layout_(source.layout()),
+        options_(options),
+        shapes_only_(shapes_only) {}
 
   Weights load() {
     Weights w;
@@ -32,23 +86,24 @@ class Loader {
   }
 
   void copy_to(const TensorInfo& tensor, std::byte* to) {
-    const auto bytes = checkpoint_.bytes(tensor);
-    check_values(config_, tensor, bytes);
-    memory_.upload(to, bytes);
-    checkpoint_.release(tensor);
+    if (!shapes_only_) source_.put(tensor, to, memory_);
+    count(tensor);
+  }
+
+  void count(const TensorInfo& tensor) {
     done_ += tensor.bytes;
-    if (options_.progress) options_.progress(done_, checkpoint_.total_bytes());
+    if (options_.progress && !shapes_only_) options_.progress(done_, source_.total_bytes());
   }
 
   template <typename T>
   View<const T, 1> vector(const std::string& name) {
-    const TensorInfo& t = checkpoint_.info(name);
+    const TensorInfo& t = source_.info(name);
     return View<const T, 1>(reinterpret_cast<const T*>(copy(t)), t.count());
   }
 
   template <typename T>
   View<const T, 2> matrix(const std::string& name) {
-    const TensorInfo& t = checkpoint_.info(name);
+    const TensorInfo& t = source_.info(name);
     return View<const T, 2>(reinterpret_cast<const T*>(copy(t)), t.shape.at(0), t.shape.at(1));
   }
 
@@ -92,14 +147,10 @@ class Loader {
 
   /// tid2eid is stored as I64; ops take int32.
   View<const int32_t, 2> expert_table(const std::string& name) {
-    const TensorInfo& t = checkpoint_.info(name);
-    check_values(config_, t, checkpoint_.bytes(t));
-    const auto wide = checkpoint_.copy<int64_t>(name);
-    const std::vector<int32_t> ids(wide.begin(), wide.end());
-    std::byte* to = memory_.allocate(ids.size() * sizeof(int32_t));
-    memory_.upload(to, std::as_bytes(std::span(ids)));
-    checkpoint_.release(t);
-    done_ += t.bytes;
+    const TensorInfo& t = source_.info(name);
+    std::byte* to = memory_.allocate(static_cast<size_t>(t.count()) * sizeof(int32_t));
+    if (!shapes_only_) source_.put_ids(t, to, memory_);
+    count(t);
     return View<const int32_t, 2>(reinterpret_cast<const int32_t*>(to), t.shape.at(0), t.shape.at(1));
   }
 
@@ -122,16 +173,14 @@ class Loader {
     std::byte* scale = memory_.allocate(static_cast<size_t>(w.scale_stride * config_.num_experts));
     std::vector<float> global;
     for (int e = 0; e < config_.num_experts; ++e) {
-      copy_to(checkpoint_.info(name(e, "weight")), codes + e * w.codes_stride);
-      copy_to(checkpoint_.info(name(e, scale_part)), scale + e * w.scale_stride);
+      copy_to(source_.info(name(e, "weight")), codes + e * w.codes_stride);
+      copy_to(source_.info(name(e, scale_part)), scale + e * w.scale_stride);
       if (w.format != ops::ExpertFormat::nvfp4) continue;
-      const TensorInfo& factor = checkpoint_.info(name(e, "weight_scale_2"));
-      check_values(config_, factor, checkpoint_.bytes(factor));
-      global.push_back(checkpoint_.copy<float>(factor.name).at(0));
+      global.push_back(shapes_only_ ? 1.0f : source_.factor(source_.info(name(e, "weight_scale_2"))));
     }
     if (!global.empty()) {
       std::byte* at = memory_.allocate(global.size() * sizeof(float));
-      memory_.upload(at, std::as_bytes(std::span(global)));
+      if (!shapes_only_) memory_.upload(at, std::as_bytes(std::span(global)));
       w.global_scale = reinterpret_cast<const float*>(at);
     }
     w.codes = codes;
@@ -175,23 +224,51 @@ class Loader {
     return d;
   }
 
-  const Checkpoint& checkpoint_;
+  const WeightSource& source_;
   WeightMemory& memory_;
   const ModelConfig& config_;
   const CheckpointLayout& layout_;
   const LoadOptions& options_;
+  bool shapes_only_;
   uint64_t done_ = 0;
 };
 
+Weights load(const WeightSource& source, std::shared_ptr<WeightMemory> memory, const LoadOptions& options,
+             bool shapes_only) {
+  Weights w = Loader(source, *memory, options, shapes_only).load();
+  w.memory = std::move(memory);
+  w.layout = source.layout();
+  return w;
+}
+
 }  // namespace
 
-Weights load_weights(const Checkpoint& checkpoint, std::shared_ptr<WeightMemory> memory, const LoadOptions& options) {
-  const CheckpointLayout layout =
-      check_inventory(checkpoint.config(), checkpoint.tensors(), checkpoint.folder().string());
-  Weights w = Loader(checkpoint, *memory, layout, options).load();
-  w.memory = std::move(memory);
-  w.layout = layout;
+std::unique_ptr<WeightSource> checkpoint_source(Checkpoint checkpoint) {
+  return std::make_unique<CheckpointSource>(std::move(checkpoint));
+}
+std::unique_ptr<WeightSource> checkpoint_source(const Checkpoint* checkpoint) {
+  return std::make_unique<CheckpointSource>(checkpoint);
+}
+
+Weights weight_shapes(const WeightSource& source, std::shared_ptr<WeightMemory> memory, const LoadOptions& options) {
+  return load(source, std::move(memory), options, true);
+}
+
+size_t weight_bytes(const WeightSource& source, const LoadOptions& options) {
+  SizeMemory size(ops::host_device());
+  Loader(source, size, options, true).load();
+  return size.allocated();
+}
+
+Weights load_weights(const WeightSource& source, std::shared_ptr<WeightMemory> memory, const LoadOptions& options) {
+  memory->reserve(weight_bytes(source, options));
+  Weights w = load(source, std::move(memory), options, false);
+  source.release();
   return w;
+}
+
+Weights load_weights(const Checkpoint& checkpoint, std::shared_ptr<WeightMemory> memory, const LoadOptions& options) {
+  return load_weights(*checkpoint_source(&checkpoint), std::move(memory), options);
 }
 
 }  // namespace fathom

@@ -12,11 +12,40 @@ Transformer::Transformer(const ModelConfig& config, const Weights& weights, cons
       block_(config, ops, device_),
       batch_memory_(device_) {}
 
-const Activations& Transformer::step(const StepBatch& batch, std::span<const LayerCache> layers) {
+Transformer::~Transformer() {
+  if (trace_) end_trace();
+}
+
+void Transformer::set_recorder(Recorder* recorder) {
+  if (recorder == block_.recorder()) return;
+  if (trace_) end_trace();
+  trace_problem_.clear();
+  if (recorder && !device_.shares_host_memory() && !device_.only_counts()) {
+    trace_ = ops::kernel_trace(trace_problem_);
+    if (trace_) {
+      trace_->start();
+      recorder->describe_device(device_.facts());
+    }
+  }
+  block_.set_recorder(recorder, !trace_);
+}
+
+void Transformer::end_trace() {
+  device_.synchronize("ending a profile");
+  Recorder* recorder = block_.recorder();
+  block_.set_recorder(nullptr, false);
+  recorder->add_device_spans(name_kernels(std::exchange(trace_, nullptr)->stop(), std::exchange(traced_, {})));
+}
+
+const Activations& Transformer::step(const StepBatch& batch, std::span<const LayerCache> layers, Fetch what) {
   StepSpan span(block_.recorder(), batch.prefill_tokens, batch.ids.size[0] - batch.prefill_tokens);
   if (!run_recorded(batch, layers)) run(batch_memory_.place(batch), layers);
   result_ = block_.act;
-  if (!device_.shares_host_memory()) fetch_logits(batch.logit_rows.size[0]);
+  result_.logits.size[0] = result_.token.size[0] = batch.logit_rows.size[0];  // without those that fill up
+  if (device_.shares_host_memory())
+    result_.token = {};
+  else
+    fetch(what);
   return result_;
 }
 
@@ -24,13 +53,15 @@ void Transformer::run(const StepBatch& batch, std::span<const LayerCache> layers
   begin(batch);
   embed(batch);
   run_blocks(batch, layers, 0, config().num_layers);
-  if (batch.logit_rows.size[0] > 0) head(batch);
+  if (batch.logit_rows.size[0] == 0) return;
+  head(batch);
+  if (!device_.shares_host_memory()) block_.choose();
 }
 
 /// False when this step is none to be recorded. The first step of a size runs op by op, which also makes all scratch
 /// memory, and is then recorded.
 bool Transformer::run_recorded(const StepBatch& batch, std::span<const LayerCache> layers) {
-  if (device_.shares_host_memory() || !use_graphs_ || block_.recorder()) return false;
+  if (device_.shares_host_memory() || !use_graphs_ || probe_ || (block_.recorder() && !trace_)) return false;
   const auto shape = decode_shape(batch);
   if (!shape) return false;
   const StepBatch& placed = batch_memory_.place(batch, *shape);
@@ -43,19 +74,23 @@ bool Transformer::run_recorded(const StepBatch& batch, std::span<const LayerCach
     if (at != recorded_.end()) {
       begin(placed);
       at->graph->replay();
+      if (trace_) traced_.push_back({at->ops, block_.recorder()->current_step()});
       return true;
     }
   }
   run(placed, layers);
   if (generation_ != now()) recorded_.clear(), generation_ = now();  // they point to memory that is gone
+  auto marks = std::make_shared<std::vector<OpMark>>();
+  block_.set_marks(marks.get());
   auto graph = device_.capture([&] { run(placed, layers); });
-  if (graph) recorded_.push_back({*shape, layers.data(), std::move(graph)});
+  block_.set_marks(nullptr);
+  if (graph) recorded_.push_back({*shape, layers.data(), std::move(graph), std::move(marks)});
   return true;
 }
 
 void Transformer::prepare(int64_t tokens, int64_t rows, int64_t sequences, int64_t context,
                           std::span<const LayerCache> layers) {
-  if (device_.shares_host_memory() || block_.recorder()) return;
+  if (device_.shares_host_memory() || (block_.recorder() && !trace_)) return;
   IdleBatch largest(config(), tokens, rows, context);
   step(largest.batch, layers);
   const bool record = use_graphs_;
@@ -72,15 +107,28 @@ void Transformer::prepare(int64_t tokens, int64_t rows, int64_t sequences, int64
   use_graphs_ = record;
 }
 
-void Transformer::fetch_logits(int64_t rows) {
+const Activations& Transformer::fetch_logits() {
+  if (!device_.shares_host_memory() && !result_.logits.data) fetch(Fetch::logits);
+  return result_;
+}
+
+void Transformer::fetch(Fetch what) {
+  const int64_t rows = result_.token.size[0];
+  const auto download = [&](ops::DeviceBuffer& to, const void* from, size_t bytes) {
+    if (bytes > to.size()) {
+      to = ops::DeviceBuffer();
+      to = ops::DeviceBuffer(device_, bytes, ops::DeviceBuffer::Kind::host);
+    }
+    device_.download(to.data(), from, bytes);
+    return to.data();
+  };
+  const auto* tokens = download(tokens_, block_.act.token.data, static_cast<size_t>(rows) * sizeof(int32_t));
+  result_.token.data = reinterpret_cast<int32_t*>(const_cast<std::byte*>(tokens));
   const int64_t vocabulary = config().vocab_size;
-  const auto bytes = static_cast<size_t>(rows * vocabulary) * sizeof(float);
-  if (bytes > logits_.size()) {
-    logits_ = ops::DeviceBuffer();
-    logits_ = ops::DeviceBuffer(device_, bytes, ops::DeviceBuffer::Kind::host);
-  }
-  result_.logits = View<float, 2>(reinterpret_cast<float*>(logits_.data()), rows, vocabulary);
-  device_.download(logits_.data(), block_.act.logits.data, bytes);
+  result_.logits = View<float, 2>(static_cast<float*>(nullptr), rows, vocabulary);
+  if (what == Fetch::tokens) return;
+  result_.logits.data = reinterpret_cast<float*>(
+      download(logits_, block_.act.logits.data, static_cast<size_t>(rows * vocabulary) * sizeof(float)));
 }
 
 Activations& Transformer::begin(const StepBatch& batch) {
@@ -105,6 +153,7 @@ void Transformer::run_blocks(const StepBatch& batch, std::span<const LayerCache>
     attention(batch, block, layers[static_cast<size_t>(i)]);
     block_.mix(&block.ffn_mix, true);
     block_.moe(batch.ids, block.moe);
+    if (probe_) probe_(i);
     finish = true;
   }
   if (finish) {
@@ -115,10 +164,18 @@ void Transformer::run_blocks(const StepBatch& batch, std::span<const LayerCache>
 
 void Transformer::attention(const StepBatch& batch, const BlockWeights& block, const LayerCache& cache) {
   const Activations& a = block_.act;
+  if (block.ratio > 0) {  // needs nothing but x: beside the projections
+    device_.fork([&] {
+      block_.compress(batch, block, cache);
+      if (block.ratio == 4) block_.index_weights(*block.attn.indexer);
+    });
+  }
   block_.project_inputs(block.attn);
   block_.write_window(block, batch.position, batch.window_slot, cache.window, cache.format);
-  if (block.ratio > 0) block_.compress(batch, block, cache);
-  if (block.ratio == 4) block_.select(batch, block, cache);
+  block_.queries(block, batch.position);
+  if (block.ratio == 4) block_.index_queries(block, batch.position);
+  if (block.ratio > 0) device_.join();
+  if (block.ratio == 4) block_.select(batch, cache);
   ops::RowSet extra;
   if (block.ratio == 4) extra = {cache.entries, a.selected, a.selected_length};
   if (block.ratio == 128) extra = {cache.entries, batch.index128, batch.length128};

@@ -3,32 +3,49 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "model/batch_memory.h"
 #include "model/block_ops.h"
+#include "model/kernel_spans.h"
 
 namespace fathom {
+
+/// What a step brings back from the device. `tokens`: Activations::token alone (host memory; where the host has the
+/// device's memory, `token` is empty and logits are there); logits are empty until they are fetched.
+enum class Fetch { logits, tokens };
 
 class Transformer {
  public:
   /// `config`, `weights` outlive the object. `recorder` may be null.
   Transformer(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops, bool draft_features = false);
 
-  void set_recorder(Recorder* recorder) { block_.set_recorder(recorder); }
+  /// Spans of the following steps go there; null: nowhere. On a GPU they come from CUPTI, steps run as they do without,
+  /// and the kernels are handed over when the recorder is taken away; without CUPTI (trace_problem()) every op is
+  /// launched and waited for by itself. `recorder` must outlive its use here.
+  void set_recorder(Recorder* recorder);
+  /// Why there is no kernel trace; empty when there is one or none is needed.
+  const std::string& trace_problem() const { return trace_problem_; }
+  ~Transformer();
 
   /// Runs the batch, whose arrays are in host memory, through all layers; layers.size() = num_layers. The result's
-  /// views hold until the next call: logits [R, V] of the rows in batch.logit_rows, in host memory, all others (hidden
-  /// states, draft features [T, ...]) in the device's. Steps of single tokens are recorded once for each size and
-  /// replayed, where the device can; the bits are the same.
-  const Activations& step(const StepBatch& batch, std::span<const LayerCache> layers);
+  /// views hold until the next call: logits [R, V] of the rows in batch.logit_rows and the likeliest token of each, in
+  /// host memory (see Fetch), all others (hidden states, draft features [T, ...]) in the device's. Steps of single
+  /// tokens are recorded once for each size and replayed, where the device can; the bits are the same.
+  const Activations& step(const StepBatch& batch, std::span<const LayerCache> layers, Fetch fetch = Fetch::logits);
+  /// The logits of the last step, which fetched tokens alone.
+  const Activations& fetch_logits();
 
   /// Makes all scratch memory for steps of up to `tokens` tokens (`rows` of them with logits) and records the steps of
   /// up to `sequences` sequences, for contexts of up to `context` tokens, so that later steps allocate nothing. Writes
   /// nothing to the cache. Does nothing where steps are not recorded.
   void prepare(int64_t tokens, int64_t rows, int64_t sequences, int64_t context, std::span<const LayerCache> layers);
+  /// Called behind the experts of each block, in steps that are launched op by op; null: not. It may read
+  /// activations().
+  void set_probe(std::function<void(int layer)> probe) { probe_ = std::move(probe); }
   /// Off: every step is launched op by op.
   void use_graphs(bool on) { use_graphs_ = on; }
 
@@ -51,14 +68,16 @@ class Transformer {
   void keep_features(int layer);
   void run(const StepBatch& batch, std::span<const LayerCache> layers);
   bool run_recorded(const StepBatch& batch, std::span<const LayerCache> layers);
-  void fetch_logits(int64_t rows);
+  void fetch(Fetch what);
 
   /// A recorded step: what it depends on besides the data.
   struct Recorded {
     BatchShape shape;
     const LayerCache* layers;
     std::unique_ptr<ops::DeviceGraph> graph;
+    std::shared_ptr<const std::vector<OpMark>> ops;
   };
+  void end_trace();
 
   const Weights& weights_;
   ops::ComputeDevice& device_;
@@ -66,8 +85,12 @@ class Transformer {
   BlockOps block_;
   BatchMemory batch_memory_;
   Activations result_;
-  ops::DeviceBuffer logits_;  // in host memory
+  ops::DeviceBuffer logits_, tokens_;  // in host memory
   bool use_graphs_ = true;
+  std::function<void(int)> probe_;
+  ops::KernelTrace* trace_ = nullptr;  // running
+  std::string trace_problem_;
+  std::vector<TracedStep> traced_;
   std::vector<Recorded> recorded_;
   std::array<int64_t, 3> generation_{};  // of the memory that graphs point to
 };

@@ -57,6 +57,11 @@ class DeviceMemory final : public WeightMemory {
  public:
   explicit DeviceMemory(std::shared_ptr<ops::ComputeDevice> device) : device_(std::move(device)) {}
 
+  void reserve(size_t bytes) override {
+    if (bytes == 0) return;
+    chunks_.emplace_back(*device_, bytes);
+    used_ = 0;
+  }
   std::byte* allocate(size_t bytes) override {
     bytes = (bytes + kAlignment - 1) / kAlignment * kAlignment;
     allocated_ += bytes;

@@ -21,12 +21,33 @@ namespace fathom {
 class WeightMemory {
  public:
   virtual ~WeightMemory() = default;
+  /// Takes this much at once for the following allocations, so that none is wasted.
+  virtual void reserve(size_t) {}
   /// 64-byte aligned.
   virtual std::byte* allocate(size_t bytes) = 0;
   virtual void upload(std::byte* to, std::span<const std::byte> from) = 0;
   virtual size_t allocated() const = 0;
   virtual std::shared_ptr<ops::ComputeDevice> shared_device() const = 0;
   ops::ComputeDevice& device() const { return *shared_device(); }
+};
+
+/// Only adds up what is asked for; its addresses must not be read or written.
+class SizeMemory final : public WeightMemory {
+ public:
+  explicit SizeMemory(std::shared_ptr<ops::ComputeDevice> device) : device_(std::move(device)) {}
+  std::byte* allocate(size_t bytes) override {
+    auto* at = reinterpret_cast<std::byte*>(kBase + allocated_);
+    allocated_ += (bytes + kAlignment - 1) / kAlignment * kAlignment;
+    return at;
+  }
+  void upload(std::byte*, std::span<const std::byte>) override {}
+  size_t allocated() const override { return allocated_; }
+  std::shared_ptr<ops::ComputeDevice> shared_device() const override { return device_; }
+
+ private:
+  static constexpr size_t kAlignment = 256, kBase = size_t{1} << 44;
+  std::shared_ptr<ops::ComputeDevice> device_;
+  size_t allocated_ = 0;
 };
 
 std::unique_ptr<WeightMemory> make_memory(std::shared_ptr<ops::ComputeDevice> device);
@@ -108,9 +129,44 @@ struct LoadOptions {
   std::function<void(uint64_t done, uint64_t total)> progress;
 };
 
-/// Reads all parameters. Checks the inventory first, then that scales and fp32 parameters are finite and expert ids in
-/// range; throws Error with the tensor's name otherwise. Drops the file's pages as it goes.
+/// Where the tensors of a model come from: a checkpoint, or a generator.
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+  virtual const ModelConfig& config() const = 0;
+  virtual const CheckpointLayout& layout() const = 0;
+  /// "fairy", "v4-flash,experts=160".
+  virtual std::string name() const = 0;
+  virtual bool synthetic() const = 0;
+  virtual uint64_t total_bytes() const = 0;
+  virtual size_t tensor_count() const = 0;
+  /// Throws Error when there is no such tensor.
+  virtual const TensorInfo& info(const std::string& name) const = 0;
+  /// Puts a tensor into memory; throws Error for values that a model cannot have.
+  virtual void put(const TensorInfo& tensor, std::byte* to, WeightMemory& memory) const = 0;
+  /// The same for a table of I64 ids, as int32.
+  virtual void put_ids(const TensorInfo& tensor, std::byte* to, WeightMemory& memory) const = 0;
+  /// The value of a tensor that holds one (NVFP4's weight_scale_2).
+  virtual float factor(const TensorInfo& tensor) const = 0;
+  /// Everything was read that will be.
+  virtual void release() const {}
+};
+
+/// Checks the inventory first; values are checked as they are loaded. Drops the file's pages as it goes. The second one
+/// does not own the checkpoint.
+std::unique_ptr<WeightSource> checkpoint_source(Checkpoint checkpoint);
+std::unique_ptr<WeightSource> checkpoint_source(const Checkpoint* checkpoint);
+
+/// Puts all parameters into memory: as many bytes as weight_bytes() says, taken at once. Throws Error with the tensor's
+/// name when scales or fp32 parameters are not finite or expert ids out of range.
+Weights load_weights(const WeightSource& source, std::shared_ptr<WeightMemory> memory, const LoadOptions& options = {});
 Weights load_weights(const Checkpoint& checkpoint, std::shared_ptr<WeightMemory> memory,
                      const LoadOptions& options = {});
+
+/// Bytes that load_weights() allocates.
+size_t weight_bytes(const WeightSource& source, const LoadOptions& options = {});
+/// Views of the right shapes on nothing: for planning on a device that only counts, or for sizes.
+Weights weight_shapes(const WeightSource& source, std::shared_ptr<WeightMemory> memory,
+                      const LoadOptions& options = {});
 
 }  // namespace fathom

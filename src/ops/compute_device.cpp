@@ -45,7 +45,34 @@ class HostDevice final : public ComputeDevice {
   DeviceInfo info_;
 };
 
+/// A graph of a device that only counts.
+class NoGraph final : public DeviceGraph {
+ public:
+  void replay() override {}
+};
+
 }  // namespace
+
+std::byte* CountingDevice::take(size_t bytes, int64_t& count) {
+  auto* data = reinterpret_cast<std::byte*>(next_);
+  next_ += (bytes + 4095) / 4096 * 4096 + 4096;
+  sizes_[data] = static_cast<int64_t>(bytes);
+  count += static_cast<int64_t>(bytes);
+  return data;
+}
+
+void CountingDevice::give(std::byte* data, int64_t& count) noexcept {
+  const auto at = sizes_.find(data);
+  if (at == sizes_.end()) return;
+  count -= at->second;
+  sizes_.erase(at);
+}
+
+std::unique_ptr<DeviceGraph> CountingDevice::capture(const std::function<void()>& work) {
+  work();
+  ++graphs_;
+  return std::make_unique<NoGraph>();
+}
 
 std::shared_ptr<ComputeDevice> host_device() {
   static const auto device = std::make_shared<HostDevice>();

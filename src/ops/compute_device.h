@@ -9,8 +9,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
+#include "base/recorder.h"
 #include "ops/op.h"
 
 namespace fathom::ops {
@@ -22,6 +24,13 @@ class DeviceGraph {
   virtual void replay() = 0;
 };
 
+/// Memory of a device in bytes; all 0 for the processor.
+struct DeviceMemoryUse {
+  int64_t total = 0;
+  int64_t free = 0;          // now
+  int64_t free_at_open = 0;  // when this process opened the device
+};
+
 /// Every call that fails throws Error with the device's own words.
 class ComputeDevice {
  public:
@@ -31,6 +40,11 @@ class ComputeDevice {
   /// Whether the host can read and write the device's memory.
   virtual bool shares_host_memory() const = 0;
   virtual void* stream() const = 0;
+  virtual DeviceMemoryUse memory_use() const { return {}; }
+  /// What a trace says of the device; no name: nothing.
+  virtual DeviceFacts facts() const { return {}; }
+  /// True for a device that hands out addresses and runs nothing: what is built on it says how much memory it takes.
+  virtual bool only_counts() const { return false; }
 
   /// Zeroed memory at a multiple of 256 bytes. Throws Error when there is not so much.
   virtual std::byte* allocate(size_t bytes) = 0;
@@ -48,14 +62,60 @@ class ComputeDevice {
   /// Waits; `doing` names what failed in the message.
   virtual void synchronize(const char* doing) = 0;
 
+  /// Runs what `work` asks the device for beside what comes behind this call, up to join(). Both see everything older.
+  /// One at a time; here work is done at once where a device cannot.
+  virtual void fork(const std::function<void()>& work) { work(); }
+  virtual void join() {}
+
   /// Records what `work` asks the device for, without doing it. Null: this device knows no graphs.
   virtual std::unique_ptr<DeviceGraph> capture(const std::function<void()>& work) = 0;
+  /// Inside capture(): pieces of work that were asked for so far. Else 0.
+  virtual int64_t captured() const { return 0; }
 };
 
 /// The processor and its memory.
 std::shared_ptr<ComputeDevice> host_device();
 /// "cpu", "cuda", or "auto": the GPU where there is one. Throws Error saying why there is no such device.
 std::shared_ptr<ComputeDevice> open_device(std::string_view name);
+
+/// Stands in for a device to find out what a model, a cache and their scratch memory take before anything is allocated.
+/// The addresses it gives must not be read or written.
+class CountingDevice final : public ComputeDevice {
+ public:
+  explicit CountingDevice(const ComputeDevice& like) : info_(like.info()), name_(like.name()) {}
+
+  /// Bytes that are allocated now on the device, and in its host memory.
+  int64_t allocated() const { return allocated_; }
+  int64_t allocated_host() const { return allocated_host_; }
+  /// Graphs that were captured.
+  int64_t graphs() const { return graphs_; }
+
+  const DeviceInfo& info() const override { return info_; }
+  std::string name() const override { return name_; }
+  bool shares_host_memory() const override { return false; }
+  bool only_counts() const override { return true; }
+  void* stream() const override { return nullptr; }
+  std::byte* allocate(size_t bytes) override { return take(bytes, allocated_); }
+  void release(std::byte* data) noexcept override { give(data, allocated_); }
+  std::byte* allocate_host(size_t bytes) override { return take(bytes, allocated_host_); }
+  void release_host(std::byte* data) noexcept override { give(data, allocated_host_); }
+  void upload(void*, const void*, size_t) override {}
+  void download(void*, const void*, size_t) override {}
+  void copy(void*, const void*, size_t) override {}
+  void zero(void*, size_t) override {}
+  void synchronize(const char*) override {}
+  std::unique_ptr<DeviceGraph> capture(const std::function<void()>& work) override;
+
+ private:
+  std::byte* take(size_t bytes, int64_t& count);
+  void give(std::byte* data, int64_t& count) noexcept;
+
+  DeviceInfo info_;
+  std::string name_;
+  int64_t allocated_ = 0, allocated_host_ = 0, graphs_ = 0;
+  uintptr_t next_ = uintptr_t{1} << 44;
+  std::unordered_map<std::byte*, int64_t> sizes_;
+};
 
 /// Memory of a device (or its host memory), freed with its owner.
 class DeviceBuffer {

@@ -40,14 +40,37 @@ class CudaDevice final : public ComputeDevice {
     info_.sm_count = properties.multiProcessorCount;
     info_.shared_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
     info_.l2_bytes = properties.l2CacheSize;
-    check(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking), "creating a stream");
+    facts_ = {properties.name,
+              properties.major,
+              properties.minor,
+              properties.multiProcessorCount,
+              properties.warpSize,
+              static_cast<int64_t>(properties.totalGlobalMem),
+              properties.maxThreadsPerMultiProcessor,
+              properties.regsPerMultiprocessor,
+              static_cast<int64_t>(properties.sharedMemPerMultiprocessor)};
+    check(cudaStreamCreateWithFlags(&main_, cudaStreamNonBlocking), "creating a stream");
+    check(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking), "creating a stream");
+    check(cudaEventCreateWithFlags(&forked_, cudaEventDisableTiming), "creating an event");
+    check(cudaEventCreateWithFlags(&joined_, cudaEventDisableTiming), "creating an event");
+    stream_ = main_;
+    at_open_ = memory_use().free;
   }
-  ~CudaDevice() override { cudaStreamDestroy(stream_); }
+  ~CudaDevice() override {
+    cudaEventDestroy(forked_), cudaEventDestroy(joined_);
+    cudaStreamDestroy(side_), cudaStreamDestroy(main_);
+  }
 
   const DeviceInfo& info() const override { return info_; }
   std::string name() const override { return name_; }
   bool shares_host_memory() const override { return false; }
   void* stream() const override { return stream_; }
+  DeviceFacts facts() const override { return facts_; }
+  DeviceMemoryUse memory_use() const override {
+    size_t free = 0, total = 0;
+    check(cudaMemGetInfo(&free, &total), "asking for free memory");
+    return {static_cast<int64_t>(total), static_cast<int64_t>(free), at_open_};
+  }
 
   std::byte* allocate(size_t bytes) override {
     void* data = nullptr;
@@ -85,6 +108,21 @@ class CudaDevice final : public ComputeDevice {
   }
   void synchronize(const char* doing) override { check(cudaStreamSynchronize(stream_), doing); }
 
+  void fork(const std::function<void()>& work) override {
+    check(cudaEventRecord(forked_, main_), "forking");
+    check(cudaStreamWaitEvent(side_, forked_), "forking");
+    stream_ = side_;
+    try {
+      work();
+    } catch (...) {
+      stream_ = main_;
+      throw;
+    }
+    stream_ = main_;
+    check(cudaEventRecord(joined_, side_), "forking");
+  }
+  void join() override { check(cudaStreamWaitEvent(main_, joined_), "joining"); }
+
   std::unique_ptr<DeviceGraph> capture(const std::function<void()>& work) override {
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "recording a graph");
     cudaGraph_t graph = nullptr;
@@ -98,11 +136,23 @@ class CudaDevice final : public ComputeDevice {
     check(cudaStreamEndCapture(stream_, &graph), "recording a graph");
     return std::make_unique<CudaGraph>(graph, stream_);
   }
+  int64_t captured() const override {
+    cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    cudaGraph_t graph = nullptr;
+    check(cudaStreamGetCaptureInfo(stream_, &status, nullptr, &graph, nullptr, nullptr, nullptr), "recording a graph");
+    size_t nodes = 0;
+    if (graph) check(cudaGraphGetNodes(graph, nullptr, &nodes), "recording a graph");
+    return static_cast<int64_t>(nodes);
+  }
 
  private:
   DeviceInfo info_;
+  DeviceFacts facts_;
   std::string name_;
-  cudaStream_t stream_ = nullptr;
+  cudaStream_t main_ = nullptr, side_ = nullptr;
+  cudaStream_t stream_ = nullptr;  // one of them: work goes there
+  cudaEvent_t forked_ = nullptr, joined_ = nullptr;
+  int64_t at_open_ = 0;
 };
 
 }  // namespace

@@ -36,6 +36,7 @@ OpTable pick_all(const Names& names, const Names& attention) {
   pick(t.route, route_variants(), names, "route");
   pick(t.experts, experts_variants(), names, "experts");
   pick(t.head, head_variants(), names, "head");
+  pick(t.choose, choose_variants(), names, "choose");
   pick(t.stream_mean, stream_mean_variants(), names, "stream_mean");
   pick(t.markov, markov_variants(), names, "markov");
   return t;

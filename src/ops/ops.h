@@ -5,6 +5,7 @@
 
 #include <string_view>
 
+#include "ops/choose/choose.h"
 #include "ops/compress/compress.h"
 #include "ops/draft/draft.h"
 #include "ops/embed/embed.h"
@@ -39,6 +40,7 @@ struct OpTable {
   const Variant<RouteArgs>* route = nullptr;
   const Variant<ExpertsArgs>* experts = nullptr;
   const Variant<HeadArgs>* head = nullptr;
+  const Variant<ChooseArgs>* choose = nullptr;
   const Variant<StreamMeanArgs>* stream_mean = nullptr;
   const Variant<MarkovArgs>* markov = nullptr;
 };

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "base/error.h"
+#include "formats/built_in.h"
 #include "formats/checkpoint.h"
 
 namespace fathom::plan {
@@ -54,61 +55,6 @@ void count_draft(const ExpectedTensor& t, double experts, DraftBytes& draft) {
     draft.once += bytes;
 }
 
-ModelConfig flash_config() {
-  ModelConfig c;
-  c.vocab_size = 129280, c.hidden_size = 4096, c.num_layers = 43, c.num_heads = 64;
-  c.q_lora_rank = 1024, c.o_groups = 8, c.o_lora_rank = 1024;
-  c.num_experts = 256, c.experts_per_token = 6, c.moe_intermediate_size = 2048, c.num_hash_layers = 3;
-  c.index_heads = 64, c.index_head_dim = 128, c.index_topk = 512;
-  c.max_positions = 1 << 20, c.num_nextn_predict_layers = 1;
-  c.compress_ratios = {0, 0};
-  for (int layer = 2; layer < c.num_layers; ++layer) c.compress_ratios.push_back(layer % 2 == 0 ? 4 : 128);
-  return c;
-}
-
-ModelConfig pro_config() {
-  ModelConfig c = flash_config();
-  c.hidden_size = 7168, c.num_layers = 61, c.num_heads = 128, c.q_lora_rank = 1536, c.o_groups = 16;
-  c.num_experts = 384, c.moe_intermediate_size = 3072, c.index_topk = 1024;
-  c.compress_ratios = {128, 128};
-  for (int layer = 2; layer < c.num_layers; ++layer) c.compress_ratios.push_back(layer % 2 == 0 ? 4 : 128);
-  return c;
-}
-
-ModelConfig fairy_config() {
-  ModelConfig c = flash_config();
-  c.vocab_size = 2048, c.hidden_size = 256, c.num_layers = 6, c.num_heads = 4;
-  c.q_lora_rank = 128, c.o_groups = 2, c.o_lora_rank = 128;
-  c.num_experts = 16, c.experts_per_token = 4, c.moe_intermediate_size = 128, c.num_hash_layers = 1;
-  c.index_heads = 4, c.index_topk = 64, c.max_positions = 16384;
-  c.compress_ratios = {0, 4, 128, 4, 128, 4};
-  c.dspark = DsparkConfig{5, 64, 2022, {3, 4, 5}};
-  return c;
-}
-
-constexpr CheckpointLayout mtp_layout = {.draft = DraftKind::mtp, .draft_stages = 1};
-
-/// Config and layout of a built-in model; false when there is none of that name.
-bool built_in(std::string_view name, ModelConfig& config, CheckpointLayout& layout) {
-  layout = mtp_layout;
-  if (name == "v4-flash") {
-    config = flash_config();
-  } else if (name == "v4-flash-0731" || name == "v4-flash-0731-k160") {
-    config = flash_config();
-    config.dspark = DsparkConfig{5, 256, 128799, {40, 41, 42}};
-    layout = {.draft = DraftKind::dspark, .draft_stages = 3};
-    if (name.ends_with("k160")) config.num_experts = 160;
-  } else if (name == "v4-pro") {
-    config = pro_config();
-  } else if (name == "fairy") {
-    config = fairy_config();
-    layout = {.draft = DraftKind::dspark, .draft_stages = 2};
-  } else {
-    return false;
-  }
-  return true;
-}
-
 /// What a config alone says of the tensors.
 CheckpointLayout stated_layout(const ModelConfig& c) {
   CheckpointLayout layout;
@@ -126,10 +72,6 @@ CheckpointLayout stated_layout(const ModelConfig& c) {
 }
 
 }  // namespace
-
-std::string built_in_models() {
-  return "v4-flash, v4-flash-0731, v4-flash-0731-k160, v4-pro, fairy";
-}
 
 Model model_of(std::string name, const ModelConfig& config, const CheckpointLayout& layout) {
   Model m;
@@ -166,7 +108,9 @@ Model model_of(std::string name, const ModelConfig& config, const CheckpointLayo
 Model find_model(const std::string& name_or_path, int experts) {
   ModelConfig config;
   CheckpointLayout layout;
-  if (!built_in(name_or_path, config, layout)) {
+  if (const auto known = built_in_model(name_or_path)) {
+    config = known->config, layout = known->layout;
+  } else {
     const std::filesystem::path path(name_or_path);
     std::error_code ignored;
     const bool folder = std::filesystem::is_directory(path, ignored);

@@ -45,9 +45,6 @@ struct Model {
   int layers() const { return config.num_layers; }
 };
 
-/// Names of the models built in, for messages: "v4-flash, v4-flash-0731, v4-pro, fairy".
-std::string built_in_models();
-
 /// A built-in name (with "-k160" a variant of v4-flash-0731 pruned to 160 experts), or a checkpoint folder, or a
 /// config.json file. `experts` > 0 replaces the number of routed experts. Throws Error.
 Model find_model(const std::string& name_or_path, int experts = 0);

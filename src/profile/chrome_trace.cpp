@@ -102,6 +102,38 @@ void write_span(Sink& out, const SpanRecord& span, int64_t origin, int pid) {
   out.print("}}}}");
 }
 
+/// Kernels and copies of a GPU and the calls that started them, as PyTorch's profiler writes them.
+void write_device_span(Sink& out, const DeviceSpan& s, int64_t origin, int pid) {
+  const std::string_view category = s.category;
+  const bool call = category == kRuntimeCategory;
+  out.print(",\n{{\"ph\":\"X\",\"cat\":\"{}\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{},\"args\":{{",
+            escaped(category), escaped(s.name), call ? pid : 0, s.stream, microseconds(s.start_ns - origin),
+            microseconds(s.end_ns - s.start_ns));
+  out.print("\"correlation\":{}", s.correlation);
+  if (!call) out.print(",\"device\":0,\"stream\":{}", s.stream);
+  if (s.step) out.print(",\"step\":{}", s.step);
+  if (category == kKernelCategory) {
+    out.print(
+        ",\"kernel\":\"{}\",\"grid\":[{},{},{}],\"block\":[{},{},{}],\"registers per thread\":{},\"shared memory\":{}",
+        escaped(s.kernel), s.grid[0], s.grid[1], s.grid[2], s.block[0], s.block[1], s.block[2], s.registers,
+        s.shared_bytes);
+    if (s.bytes) out.print(",\"op bytes\":{}", s.bytes);
+    if (s.flops) out.print(",\"op flops\":{}", s.flops);
+  } else if (s.bytes) {
+    out.print(",\"bytes\":{}", s.bytes);
+  }
+  out.print("}}}}");
+}
+
+void write_device(Sink& out, const DeviceFacts& d) {
+  out.print(
+      "\"deviceProperties\":[{{\"id\":0,\"name\":\"{}\",\"totalGlobalMem\":{},\"computeMajor\":{},\"computeMinor\":{},"
+      "\"maxThreadsPerMultiprocessor\":{},\"regsPerMultiprocessor\":{},\"warpSize\":{},"
+      "\"sharedMemPerMultiprocessor\":{},\"numSms\":{}}}],\n",
+      escaped(d.name), d.memory_bytes, d.compute_major, d.compute_minor, d.threads_per_sm, d.registers_per_sm,
+      d.warp_size, d.shared_per_sm, d.sm_count);
+}
+
 }  // namespace
 
 std::string step_label(int64_t prefill_tokens, int64_t decode_sequences) {
@@ -114,8 +146,9 @@ std::string step_label(int64_t prefill_tokens, int64_t decode_sequences) {
 void write_chrome_trace(const Recorder& recorder, const std::filesystem::path& path, const TraceNotes& notes) {
   Sink out(path);
   const int pid = static_cast<int>(::getpid());
-  out.print("{{\"displayTimeUnit\":\"ms\",\n\"otherData\":{{\"producer\":\"fathom\",\"spans_dropped\":\"{}\"",
-            recorder.dropped());
+  out.print("{{\"displayTimeUnit\":\"ms\",\n");
+  if (!recorder.device_facts().name.empty()) write_device(out, recorder.device_facts());
+  out.print("\"otherData\":{{\"producer\":\"fathom\",\"spans_dropped\":\"{}\"", recorder.dropped());
   for (const auto& [key, value] : notes) out.print(",\"{}\":\"{}\"", escaped(key), escaped(value));
   out.print(
       "}},\n\"traceEvents\":[\n{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{},\"tid\":0,"
@@ -132,6 +165,7 @@ void write_chrome_trace(const Recorder& recorder, const std::filesystem::path& p
   for (const int32_t id : unnamed) name_thread(id, id == pid ? "main" : fmt::format("thread {}", id));
 
   recorder.for_each([&](const SpanRecord& span) { write_span(out, span, recorder.origin_ns(), pid); });
+  for (const DeviceSpan& span : recorder.device_spans()) write_device_span(out, span, recorder.origin_ns(), pid);
   out.print("\n]}}\n");
   out.finish();
 }

@@ -25,7 +25,7 @@ struct Open {  // a span whose children are still coming
   int64_t inside_ns;
 };
 
-constexpr std::string_view kGlue = "(between ops)";
+constexpr std::string_view kGlue = "(between ops)", kGaps = "(gaps between kernels)";
 
 using Key = std::pair<std::string_view, std::string_view>;
 
@@ -42,6 +42,30 @@ void close(std::map<Key, OpTotal>& rows, const Open& open) {
 }
 
 }  // namespace
+
+/// Rows of a GPU: time that no earlier kernel covers, since kernels overlap; what lies between the first and the last
+/// of a step without any is the step's own.
+void add_device_rows(const Recorder& recorder, std::map<Key, OpTotal>& rows) {
+  std::vector<const DeviceSpan*> spans;
+  for (const DeviceSpan& s : recorder.device_spans())
+    if (std::string_view(s.category) != kRuntimeCategory) spans.push_back(&s);
+  std::sort(spans.begin(), spans.end(), [](const auto* a, const auto* b) { return a->start_ns < b->start_ns; });
+  int64_t covered = 0;
+  int32_t step = -1;
+  for (const DeviceSpan* s : spans) {
+    const int64_t start = std::max(covered, s->start_ns);
+    if (s->step == step && step > 0 && s->start_ns > covered) {
+      OpTotal& gap = rows[{kGaps, kKernelCategory}];
+      ++gap.calls, gap.self_ns += s->start_ns - covered, gap.total_ns += s->start_ns - covered;
+    }
+    OpTotal& row = rows[{s->name, s->category}];
+    ++row.calls;
+    row.total_ns += s->end_ns - s->start_ns;
+    row.self_ns += std::max<int64_t>(0, s->end_ns - start);
+    row.bytes += s->bytes, row.flops += s->flops;
+    covered = std::max(covered, s->end_ns), step = s->step;
+  }
+}
 
 Summary summarize(const Recorder& recorder) {
   std::vector<SpanRecord> spans;
@@ -64,6 +88,10 @@ Summary summarize(const Recorder& recorder) {
     open.push_back({&span, 0});
   }
   for (; !open.empty(); open.pop_back()) close(rows, open.back());
+  if (!recorder.device_spans().empty()) {  // the host waits most of the time: only the GPU's own rows
+    rows.clear();
+    add_device_rows(recorder, rows);
+  }
 
   for (auto& [key, row] : rows) {
     row.name = key.first;

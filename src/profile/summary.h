@@ -34,6 +34,8 @@ struct Summary {
   int64_t steps = 0;
 };
 
+/// Where the recorder has spans of a GPU, the rows are those alone: kernels by op, copies, and the gaps inside replayed
+/// steps.
 Summary summarize(const Recorder& recorder);
 
 /// The ranking as lines of text, at most `width` columns wide (at least 40): columns that do not fit are left out, the

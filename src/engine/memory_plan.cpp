@@ -1,0 +1,81 @@
+#include "engine/memory_plan.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "base/error.h"
+#include "base/progress.h"
+#include "engine/engine.h"
+
+namespace fathom {
+namespace {
+
+/// What a node of an instantiated graph was seen to take, and what the kernels' code and the runtime do.
+constexpr int64_t kGraphNodeBytes = 1024, kNodesOfLayer = 26, kCodeBytes = int64_t{96} << 20;
+
+std::string size(int64_t bytes) {
+  return human_bytes(static_cast<double>(bytes));
+}
+
+}  // namespace
+
+MemoryPlan plan_memory(const WeightSource& source, const EngineOptions& options, const ops::ComputeDevice& device,
+                       const LoadOptions& load) {
+  const auto counting = std::make_shared<ops::CountingDevice>(device);
+  std::shared_ptr<WeightMemory> memory = make_memory(counting);
+  memory->reserve(weight_bytes(source, load));
+  MemoryPlan plan;
+  const Weights weights = weight_shapes(source, std::move(memory), load);
+  plan.weights = counting->allocated();
+  {
+    const Engine engine(source.config(), weights, options);
+    plan.cache = engine.cache().usage().bytes;
+    plan.workspaces = counting->allocated() - plan.weights - plan.cache;
+    plan.recorded = counting->graphs();
+    plan.host = counting->allocated_host();
+  }
+  plan.graphs = kCodeBytes + plan.recorded * source.config().num_layers * kNodesOfLayer * kGraphNodeBytes;
+  const auto use = device.memory_use();
+  plan.device_total = use.total, plan.device_free = use.free;
+  return plan;
+}
+
+std::string text_of(const MemoryPlan& p) {
+  return fmt::format(
+      "memory plan: weights {} + cache {} + workspaces {} + {} recorded steps and kernels about {} = {}; {} of {} free",
+      size(p.weights), size(p.cache), size(p.workspaces), p.recorded, size(p.graphs), size(p.total()),
+      size(p.device_free), size(p.device_total));
+}
+
+std::string use_beside(const MemoryPlan& p, const ops::ComputeDevice& device) {
+  const auto now = device.memory_use();
+  const int64_t used = p.device_free - now.free;
+  return fmt::format("memory in use: {} ({:+.2f} % of the plan's {}); {} of {} free", size(used),
+                     100 * (static_cast<double>(used) / static_cast<double>(p.total()) - 1), size(p.total()),
+                     size(now.free), size(now.total));
+}
+
+void check_fits(const MemoryPlan& p, const std::string& model, const ops::ComputeDevice& device) {
+  if (p.fits()) return;
+  fail(
+      "{} does not fit on {}: weights {} + cache {} + workspaces {} + recorded steps {} = {}, but {} of {} are free; a "
+      "smaller cache (fewer tokens or requests), fewer experts, or a larger GPU would do",
+      printable(model, 200), printable(device.name()), size(p.weights), size(p.cache), size(p.workspaces),
+      size(p.graphs), size(p.total()), size(p.device_free), size(p.device_total));
+}
+
+std::unique_ptr<LoadedModel> load_planned(OpenedModel opened, const EngineOptions& options,
+                                          std::shared_ptr<ops::ComputeDevice> device,
+                                          const std::function<void(const std::string&)>& say, MemoryPlan& plan) {
+  if (!device->shares_host_memory()) {
+    plan = plan_memory(*opened.source, options, *device);
+    if (say) say(text_of(plan));
+    check_fits(plan, opened.source->name(), *device);
+  }
+  if (opened.source->synthetic() && say)
+    say("note: synthetic weights and a tokenizer of single bytes: the text means nothing");
+  return load_model(std::move(opened), std::move(device));
+}
+
+}  // namespace fathom
