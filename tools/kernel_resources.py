@@ -26,6 +26,7 @@ EXPECT = [
     (r"sparse_decode.*decode<", 256, 1, None),
     (r"sparse_decode.*decode_(burst|cluster)<.*Burst<(?:\(int\))?1, ", 256, 2, {"sm_90a"}),
     (r"sparse_decode.*decode_(burst|cluster)<", 256, 1, None),
+    (r"sparse_decode.*decode_wide_burst", 256, 1, {"sm_90a"}),
     (r"sparse_decode.*decode_wide", 384, 1, {"sm_90a"}),
     (r"lab::gpu.*wgmma_kernel", 128, 1, None),
     (r"lab::gpu.*mma_kernel<", 256, 1, None),

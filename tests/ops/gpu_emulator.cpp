@@ -138,22 +138,38 @@ void multiply_256_f16(float (&d)[128], MatrixDescriptor a, MatrixDescriptor b, b
 void multiply_256_bf16(float (&d)[128], MatrixDescriptor a, MatrixDescriptor b, bool add) {
   multiply_warpgroup<half_of, true>(d, a, b, add);
 }
-template <int kCount>
-void multiply_columns_f16(float (&d)[kCount], MatrixDescriptor a, MatrixDescriptor b, bool add) {
-  multiply_warpgroup<f16_of, false>(d, a, b, add);
+template <float (*kHalf)(uint32_t, int), int kCount>
+void multiply_registers(float (&d)[kCount], const uint32_t (&a)[4], MatrixDescriptor b, bool add) {
+  const uint64_t mine[4] = {a[0], a[1], a[2], a[3]};
+  const auto& all = emulator::exchange(mine, 4);
+  const int g = thread_index() % 32 / 4, t = thread_index() % 4;
+  for (int i = 0; i < kCount; ++i) {
+    const int column = i / 4 * 8 + 2 * t + (i & 1);
+    float sum = add ? d[i] : 0;
+    for (int k = 0; k < 16; ++k) {
+      const auto x = static_cast<uint32_t>(all[4 * g + k % 8 / 2][(i >> 1 & 1) + 2 * (k / 8)]);
+      const uint32_t y = swizzled(b.start + column / 8 * b.stride + column % 8 * 128 + 2 * k);
+      sum += kHalf(x, k & 1) * kHalf(y, 0);
+    }
+    d[i] = sum;
+  }
 }
 template <int kCount>
-void multiply_columns_bf16(float (&d)[kCount], MatrixDescriptor a, MatrixDescriptor b, bool add) {
-  multiply_warpgroup<half_of, false>(d, a, b, add);
+void multiply_columns_f16(float (&d)[kCount], const uint32_t (&a)[4], MatrixDescriptor b, bool add) {
+  multiply_registers<f16_of>(d, a, b, add);
 }
-template void multiply_columns_f16(float (&)[8], MatrixDescriptor, MatrixDescriptor, bool);
-template void multiply_columns_f16(float (&)[12], MatrixDescriptor, MatrixDescriptor, bool);
-template void multiply_columns_f16(float (&)[20], MatrixDescriptor, MatrixDescriptor, bool);
-template void multiply_columns_f16(float (&)[40], MatrixDescriptor, MatrixDescriptor, bool);
-template void multiply_columns_bf16(float (&)[8], MatrixDescriptor, MatrixDescriptor, bool);
-template void multiply_columns_bf16(float (&)[12], MatrixDescriptor, MatrixDescriptor, bool);
-template void multiply_columns_bf16(float (&)[20], MatrixDescriptor, MatrixDescriptor, bool);
-template void multiply_columns_bf16(float (&)[40], MatrixDescriptor, MatrixDescriptor, bool);
+template <int kCount>
+void multiply_columns_bf16(float (&d)[kCount], const uint32_t (&a)[4], MatrixDescriptor b, bool add) {
+  multiply_registers<half_of>(d, a, b, add);
+}
+template void multiply_columns_f16(float (&)[16], const uint32_t (&)[4], MatrixDescriptor, bool);
+template void multiply_columns_f16(float (&)[24], const uint32_t (&)[4], MatrixDescriptor, bool);
+template void multiply_columns_f16(float (&)[40], const uint32_t (&)[4], MatrixDescriptor, bool);
+template void multiply_columns_f16(float (&)[80], const uint32_t (&)[4], MatrixDescriptor, bool);
+template void multiply_columns_bf16(float (&)[16], const uint32_t (&)[4], MatrixDescriptor, bool);
+template void multiply_columns_bf16(float (&)[24], const uint32_t (&)[4], MatrixDescriptor, bool);
+template void multiply_columns_bf16(float (&)[40], const uint32_t (&)[4], MatrixDescriptor, bool);
+template void multiply_columns_bf16(float (&)[80], const uint32_t (&)[4], MatrixDescriptor, bool);
 uint32_t e4m3_pair_to_f16x2(uint32_t codes) {
   return f16_bits(to_float(e4m3{static_cast<uint8_t>(codes)})) |
          f16_bits(to_float(e4m3{static_cast<uint8_t>(codes >> 8)})) << 16;

@@ -367,9 +367,9 @@ void multiply_64_bf16(float (&d)[32], MatrixDescriptor a, MatrixDescriptor b, bo
 void multiply_256_f16(float (&d)[128], MatrixDescriptor a, MatrixDescriptor b, bool add);
 void multiply_256_bf16(float (&d)[128], MatrixDescriptor a, MatrixDescriptor b, bool add);
 template <int kCount>
-void multiply_columns_f16(float (&d)[kCount], MatrixDescriptor a, MatrixDescriptor b, bool add);
+void multiply_columns_f16(float (&d)[kCount], const uint32_t (&a)[4], MatrixDescriptor b, bool add);
 template <int kCount>
-void multiply_columns_bf16(float (&d)[kCount], MatrixDescriptor a, MatrixDescriptor b, bool add);
+void multiply_columns_bf16(float (&d)[kCount], const uint32_t (&a)[4], MatrixDescriptor b, bool add);
 inline void multiply_begin() {}
 inline void multiply_end() {}
 inline void publish_to_products() {}
@@ -403,6 +403,13 @@ inline void copy_to_cluster(void* to, int rank, const void* from, int bytes, Pha
   Phases* there = in_cluster_block(b, rank);
   there->pieces = static_cast<int16_t>(there->pieces - bytes / 16);
   settle(there);
+}
+inline void copy_block(void* shared, const void* global, int bytes, Phases* b) {
+  if (reinterpret_cast<uintptr_t>(shared) % 16 || reinterpret_cast<uintptr_t>(global) % 16 || bytes % 16)
+    throw std::runtime_error("misaligned copy of a block");
+  std::memcpy(shared, global, bytes);
+  b->pieces = static_cast<int16_t>(b->pieces - bytes / 16);
+  settle(b);
 }
 inline void await(Phases* b, int phase) {
   while ((b->phase & 1) == (phase & 1)) emulator::yield();

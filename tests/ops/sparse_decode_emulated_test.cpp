@@ -254,14 +254,13 @@ TEST(SparseDecodeEmulated, WarpgroupKernelFallsBackToBf16) {
 TEST(SparseDecodeEmulated, WarpgroupKernelForFewRowsMatchesFloat64) {
   using sparse_decode::wide::BurstLayout;
   SparseCaseShape s;
-  s.heads = 64, s.window_most = 40, s.extra_most = 100, s.masked = 0.1, s.rotate = false;
-  expect_right<BurstLayout<10>>(s, {1}, "10 tiles alone");
-  s.rotate = true, s.codes = true;
+  s.heads = 64, s.window_most = 20, s.extra_most = 55, s.masked = 0.1, s.rotate = false;
+  expect_right<BurstLayout<5>>(s, {1}, "5 tiles alone");
+  s.rotate = true, s.codes = true, s.extra_most = 120, s.window_page = 7, s.extra_page = 1;
   expect_right<BurstLayout<5>>(s, {2, 1 << 30, 51}, "5 tiles, codes");
   expect_right<BurstLayout<3>>(s, {3, 1 << 30, 52}, "3 tiles");
-  expect_right<BurstLayout<2>>(s, {5, 0, 53}, "2 tiles, no patience");
-  s.codes = false, s.tokens = 3, s.heads = 72, s.window_length = {0, 1, 40}, s.extra_length = {0, 0, 30};
-  expect_right<BurstLayout<5>>(s, {2, 0, 54}, "ragged");
+  s.codes = false, s.tokens = 2, s.heads = 72, s.window_length = {0, 20}, s.extra_length = {1, 30};
+  expect_right<BurstLayout<2>>(s, {5, 0, 54}, "ragged, 2 tiles, no patience");
   s.masked = 1;
   expect_right<BurstLayout<2>>(s, {5, 1 << 30, 55}, "masked");
 }

@@ -47,6 +47,14 @@ TEST(SparseDecodePlan, GivesBlocksOfTheKernelForFewRowsNoMoreTilesThanItTakes) {
   EXPECT_EQ(choose_plan(shapes(1, 64, 640), kH200, false).cluster, 0);
 }
 
+TEST(SparseDecodePlan, TakesTheWarpgroupKernelForFewRowsWhereBlocksAreFull) {
+  const Plan plan = choose_plan(shapes(16, 64, 640), kH200, true);
+  EXPECT_TRUE(plan.wide && plan.burst > 0);
+  EXPECT_LE(16 * plan.splits, kH200.sm_count);
+  EXPECT_FALSE(choose_plan(shapes(16, 64, 640), kH200, false).wide);
+  EXPECT_FALSE(choose_plan(shapes(16, 64, 640, RowFormat::bf16), kH200, true).wide);
+}
+
 TEST(SparseDecodePlan, TakesNoClusterForCodesOrOnASliceOfAGpu) {
   alignas(64) static e4m3 codes[64 * kHeadDim];
   SparseAttentionArgs a = shapes(1, 64, 640);

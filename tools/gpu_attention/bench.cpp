@@ -38,6 +38,9 @@ constexpr BenchShape kShapes[] = {
     {"B=64 window", 64, 128, 0, 1, 0, 0},
     {"B=1 x6", 6, 128, 512, 6, 0, 0},
     {"B=8 x6", 48, 128, 512, 6, 0, 0},
+    {"B=48", 48, 128, 512, 1, 0, 0},
+    {"B=8 x6 8 heads", 48, 128, 512, 6, 0, 0, 8},
+    {"B=8 48 heads", 8, 128, 512, 1, 0, 0, 48},
     {"B=8 16 heads", 8, 128, 512, 1, 0, 0, 16},
     {"B=64 8 heads", 64, 128, 512, 1, 0, 0, 8},
 };
@@ -227,7 +230,7 @@ void add_burst_plans(const BenchShape& s, const ops::DeviceInfo& device, std::ve
   }
   for (int splits = 1; device.compute_capability == 90 && s.heads > 32 && splits <= std::min(32, tiles); ++splits) {
     const int each = (tiles + splits - 1) / splits, units = s.tokens * ((s.heads + 63) / 64);
-    if (each > 10 || (tiles + each - 1) / each != splits || units * splits > 3 * device.sm_count) continue;
+    if (each > 5 || (tiles + each - 1) / each != splits || units * splits > 3 * device.sm_count) continue;
     Plan plan{64, splits, true, true, units * splits <= device.sm_count ? 40000 : 0};
     plan.burst = each;
     plans.push_back(plan);
@@ -276,15 +279,15 @@ std::vector<Plan> grid_of_plans(const BenchShape& s, const ops::DeviceInfo& devi
 std::string text_of(const Plan& p) {
   char text[64];
   std::snprintf(text, sizeof(text), "%dx%d%s%s", p.block_heads, p.splits,
-                p.wide      ? p.burst ? "wb" : "w"
+                p.wide      ? p.cluster ? "wc"
+                              : p.burst ? "wb"
+                                        : "w"
                 : p.cluster ? "c"
                 : p.burst   ? "b"
                             : "",
                 p.overlap ? "o" : "");
   return text;
 }
-
-}  // namespace
 
 /// The best plans by rows alone, again with everything at fresh addresses.
 void time_fresh(Workplace& w, const BenchShape& s, const Rotation& fresh, const ops::DeviceInfo& device,
@@ -295,7 +298,9 @@ void time_fresh(Workplace& w, const BenchShape& s, const Rotation& fresh, const 
                 timed[i].first, time_plan(w, fresh, device, timed[i].second, 7));
 }
 
-void bench_attention(const ops::DeviceInfo& device, bool all_plans) {
+}  // namespace
+
+void bench_attention(const ops::DeviceInfo& device, bool all_plans, const std::string& only) {
   Workplace w;
   const double bandwidth = copy_bandwidth(w);
   std::printf("bench: copy bandwidth %.2f TB/s, %d SMs, sm_%d\n", bandwidth * 1e-12, device.sm_count,
@@ -305,6 +310,7 @@ void bench_attention(const ops::DeviceInfo& device, bool all_plans) {
       "shape            floor  must  goal | portable  plan    | sm90     plan    | chosen        warm | GB/s TFLOP/s | "
       "chosen sm90, without inverse RoPE\n";
   for (const BenchShape& s : kShapes) {
+    if (!only.empty() && ("," + only + ",").find(std::string(",") + s.name + ",") == std::string::npos) continue;
     const Rotation cold(s, in, Fresh::rows), warm(s, in, Fresh::nothing), fresh(s, in, Fresh::everything);
     std::pair<double, Plan> best[2] = {{1e30, {}}, {1e30, {}}};
     std::vector<std::pair<double, Plan>> timed;

@@ -76,7 +76,7 @@ std::vector<Plan> plans_for(const SparseCaseShape& s, const ops::DeviceInfo& dev
         burst.burst = most;
         plans.push_back(burst);
       }
-    for (int most : {2, 3, 5, 10}) {
+    for (int most : {2, 3, 5}) {
       const int splits = (tiles + most - 1) / most + static_cast<int>(random() % 3);
       if (device.compute_capability != 90 || splits > 32) continue;
       Plan plan{64, splits, true, random() % 2 != 0, random() % 2 ? 40000 : 0};

@@ -4,6 +4,7 @@
 //   fathom_gpu_attention check-small      the same on a few small shapes, for compute-sanitizer
 //   fathom_gpu_attention bench            the chosen plan of each shape
 //   fathom_gpu_attention tune             a grid of plans for each shape
+//   ... "B=1,B=8 x6"                      bench or tune: only shapes of these names
 //   ... portable                          without the kernels that only sm_90 has
 //   fathom_gpu_attention profile TOKENS EXTRA_ROWS BLOCK_HEADS SPLITS KIND   a few launches, for a profiler
 #include <cuda_runtime.h>
@@ -33,7 +34,7 @@ int main(int argc, char** argv) {
     if (verb == "check" || verb == "check-small")
       return gpu::check_attention(device, verb != "check", argc > 2 ? std::atoi(argv[2]) : 1) ? 1 : 0;
     if (verb == "bench" || verb == "tune") {
-      gpu::bench_attention(device, verb == "tune");
+      gpu::bench_attention(device, verb == "tune", argc > 2 && argv[2] != std::string("portable") ? argv[2] : "");
       return 0;
     }
     if (verb == "profile" && argc == 7) {

@@ -505,6 +505,16 @@ FATHOM_DEVICE void copy_to_cluster(void* to, int rank, const void* from, int byt
       : "memory");
 #endif
 }
+/// Starts a copy of `bytes` (16-byte aligned, a multiple of 16) of global memory into our shared memory that counts at
+/// barrier `b`: one request for a whole row, where loads are one for each instruction.
+FATHOM_DEVICE void copy_block(void* shared, const void* global, int bytes, Phases* b) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                   shared_address(shared)),
+               "l"(global), "r"(bytes), "r"(shared_address(b))
+               : "memory");
+#endif
+}
 /// Waits until phase number `phase` (its parity counts) is complete.
 FATHOM_DEVICE void await(Phases* b, int phase) {
 #if __CUDA_ARCH__ >= 900

@@ -258,6 +258,22 @@ FATHOM_DEVICE void store_sums(const Shared<G>& shared, const Params& p, int toke
                               uint32_t (&word)[kPair][2]) {
   const int t = device::thread_index() % 4;
   uint16_t* out = p.out + token * p.out_token_stride + head * p.out_head_stride + slice * kGroup;
+  if constexpr (kPermuted<G>) {  // 8 neighbouring channels of each 32
+    uint64_t both[kPair];
+    if (slice == kRopeGroup && p.position) {
+      FATHOM_UNROLL
+      for (int q = 0; q < kPair; ++q) {
+        const int first = first_pair_of<G>(slice, quad % 4 + q, t) / 2;
+        word[q][0] = turn_back(word[q][0], shared.rotations()[first]);
+        word[q][1] = turn_back(word[q][1], shared.rotations()[first + 1]);
+      }
+    }
+    __builtin_memcpy(both, word, sizeof(both));
+    FATHOM_UNROLL
+    for (int q = 0; q < kPair; q += 2)
+      store_two(reinterpret_cast<uint64_t*>(out + first_pair_of<G>(slice, quad % 4 + q, t)), both[q], both[q + 1]);
+    return;
+  }
   if (slice_is_fp8(G::kFormat, slice)) {  // 4 kPair neighbouring channels
     uint64_t both[kPair];
     __builtin_memcpy(both, word, sizeof(both));
@@ -295,12 +311,11 @@ FATHOM_DEVICE void combine_group(const Shared<G>& shared, const Partials<G>& par
     Ahead<G> ahead;
     ahead.load(partials, blocks, 0, quad_index(m, s, 4 * half + i % 4, lane));
     sum_quads<G>(shared, partials, blocks, m, s, 4 * half + i % 4, ahead, word);
-    const bool fp8 = slice_is_fp8(G::kFormat, s);
     std::byte* row = rows + g * kPitch + i / 4 * 128;
     FATHOM_UNROLL
     for (int q = 0; q < kPair; ++q) {
-      *reinterpret_cast<uint32_t*>(row + 2 * first_pair(fp8, i % 4 + q, t)) = word[q][0];
-      *reinterpret_cast<uint32_t*>(row + 2 * second_pair(fp8, i % 4 + q, t)) = word[q][1];
+      *reinterpret_cast<uint32_t*>(row + 2 * first_pair_of<G>(s, i % 4 + q, t)) = word[q][0];
+      *reinterpret_cast<uint32_t*>(row + 2 * second_pair_of<G>(s, i % 4 + q, t)) = word[q][1];
     }
   }
   device::sync_warp();

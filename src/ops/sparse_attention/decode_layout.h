@@ -64,6 +64,25 @@ FATHOM_HOST_DEVICE constexpr int second_pair(bool fp8, int j, int t) {
   return fp8 ? 16 * t + 4 * j + 2 : 16 * j + 8 + 2 * t;
 }
 
+/// Kernels whose products take the channels of each 32 in another order, so that a thread's fragments are 8 neighbours:
+/// channel 8 t + 2 p + e of the 32 lies at position 8 p + 2 t + e.
+template <typename G>
+inline constexpr bool kPermuted = requires { G::kPermutedChannels; };
+template <typename G>
+FATHOM_HOST_DEVICE constexpr int first_pair_of(int slice, int j, int t) {
+  if constexpr (kPermuted<G>)
+    return 32 * (j / 2) + 8 * t + 4 * (j % 2);
+  else
+    return first_pair(slice_is_fp8(G::kFormat, slice), j, t);
+}
+template <typename G>
+FATHOM_HOST_DEVICE constexpr int second_pair_of(int slice, int j, int t) {
+  if constexpr (kPermuted<G>)
+    return first_pair_of<G>(slice, j, t) + 2;
+  else
+    return second_pair(slice_is_fp8(G::kFormat, slice), j, t);
+}
+
 /// How a kernel instance divides a tile of rows among 8 warps.
 template <RowFormat kFormat_, int kMTiles_, int kHeadGroups_>
 struct Division {

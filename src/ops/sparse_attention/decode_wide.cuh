@@ -122,7 +122,10 @@ FATHOM_DEVICE bool store_row(std::byte* tile, int row, int q, const RowQuarter& 
     uint32_t code[4], out[8];
     __builtin_memcpy(code, &r.piece[i], sizeof(code));
     bad |= kHalf && r.present && (scale > kHighestScale || scale < kLowestScale);
-    decode_piece<kHalf>(code, scale, out);
+    uint32_t pair[8];
+    FATHOM_UNROLL
+    for (int k = 0; k < 8; ++k) pair[k] = code[k / 2] >> 16 * (k & 1);
+    decode_pairs<kHalf>(pair, scale, out);
     device::Float4 v[2];
     __builtin_memcpy(v, out, sizeof(v));
     *reinterpret_cast<device::Float4*>(tile + i * kChunkBytes + swizzle(row, 2 * q)) = v[0];

@@ -1,12 +1,17 @@
 // The sm_90a kernel for few rows a block: 64 heads, V4 rows, at most kTiles tiles of 16, products by two warpgroups.
 //
 // What decode_burst.cuh is beside decode_kernel.cuh, this is beside decode_wide.cuh: no pipeline, since a block has all
-// its rows at once. Every warp fetches its eighth of the rows into registers and leaves them, decoded once to fp16, in
-// the swizzle that serves both products; the queries come in beside them and are converted while the rows are on their
-// way. Then each warpgroup computes the scores of half of the rows, both agree on the heads' largest scores, and each
-// computes half of the channels of the output. Values that fp16 cannot hold send the block through all of it again in
-// bf16.
+// its rows at once. Every warp asks for its eighth of the rows, each by two requests to the copy engine (loads by
+// instructions would translate a row's address many times), and leaves them, decoded once to fp16, in the swizzle that
+// serves both products. A warpgroup takes half of the channels: its queries stay in registers, its
+// partial scores meet the other's in shared memory, each then does the softmax of half of the rows, and its half of
+// the output's channels. Values that fp16 cannot hold send the block through all of it again in bf16.
+//
+// The order of channels inside both products is free: channel 8 t + 2 p + e of 32 lies at position 8 p + 2 t + e, so
+// that a thread's piece of the queries, and of the output, is 16 neighbouring bytes.
 #pragma once
+
+#include <type_traits>
 
 #include "ops/device/gpu_columns.cuh"
 #include "ops/sparse_attention/decode_burst.cuh"
@@ -14,31 +19,37 @@
 
 namespace fathom::ops::sparse_decode::wide {
 
-/// Shared memory of a block with kTiles tiles of 16 rows. Probabilities take the queries' place.
+/// Shared memory of a block with kTiles tiles of 16 rows.
 template <int kTiles_>
 struct BurstLayout {
-  static constexpr RowFormat kFormat = RowFormat::bf16;  // the layout of output fragments: no slice holds codes
+  static constexpr RowFormat kFormat = RowFormat::bf16;  // output fragments: no slice holds codes
+  static constexpr bool kPermutedChannels = true;
   static constexpr int kMTiles = 4, kHeads = kHeadsOfBlock;
-  static constexpr int kQuads = kMTiles * kWarps * 8 * 32, kSumAhead = 4;
+  static constexpr int kQuads = kMTiles * kWarps * 8 * 32, kSumAhead = 8;
   static constexpr int kTiles = kTiles_, kTileRows = 16, kRows = kTiles * kTileRows;
   static constexpr int kEach = kRows / kWarps;     // rows that a warp fetches
-  static constexpr int kColumns = kRows / 2;       // rows whose scores a warpgroup computes
+  static constexpr int kColumnTiles = kRows / 16;  // of 8 rows, whose softmax a warpgroup does
   static constexpr int kChunkBytes = kRows * 128;  // all rows x 64 channels
-  static constexpr int kQueryAt = 0, kProbabilityAt = 0;
-  static constexpr int kTileAt = kQueryAt + 8 * kQueryChunkBytes;
-  static constexpr int kRowBiasAt = kTileAt + 8 * kChunkBytes;  // float [rows]: 0 or -inf
+  static constexpr int kTileAt = 0;
+  static constexpr int kExchangeAt = kTileAt + 8 * kChunkBytes;  // Float4 [warps][column tiles][32]: partial scores
+  static constexpr int kProbabilityAt = kExchangeAt;             // [rows / 64][64 heads][64 rows], after them
+  static constexpr int kRawAt = kExchangeAt, kRawBytes = 592;    // [rows], before them: a row as it is in the pool, and
+  static constexpr int kRawScaleAt = 576;                        // the 16 bytes that hold its scale bytes
+  static constexpr int kRawEnd = kRawAt + kRows * kRawBytes, kRoundedEnd = kHeads * kRowBytes;
+  static constexpr int kRowBiasAt = kRawEnd > kRoundedEnd ? kRawEnd : kRoundedEnd;  // float [rows]: 0 or -inf
   static constexpr int kMostAt = kRowBiasAt + kRows * 4;    // float [2][64]: largest scores of each warpgroup's rows
   static constexpr int kSumAt = kMostAt + 2 * kHeads * 4;   // float [2][64]
   static constexpr int kStateAt = kSumAt + 2 * kHeads * 4;  // float2 [64]
   static constexpr int kSinkAt = kStateAt + kHeads * 8;     // float [64]
   static constexpr int kRotationAt = kSinkAt + kHeads * 4;
   static constexpr int kFlagAt = kRotationAt + 32 * 8;
-  static constexpr int kSharedBytes = kFlagAt + 16;
+  static constexpr int kArrivedAt = kFlagAt + 16;  // Phases [warps]: of the warps' rows
+  static constexpr int kSharedBytes = kArrivedAt + kWarps * 8;
   static constexpr int kGroupRowsAt = 0;
   static constexpr int kWeightsAt = kWarps * 8 * (256 + 16);
   static constexpr int kFactorsAt = kWeightsAt + kMostSplits * kHeads * 4;
-  static_assert(kFactorsAt + kMostSplits * kMTiles * kWarps * 4 <= kTileAt && kHeads * kRowBytes <= kRowBiasAt);
-  static_assert(kEach <= 32 && kColumns % 8 == 0 && (kRows + 63) / 64 * kQueryChunkBytes <= kTileAt);
+  static_assert(kFactorsAt + kMostSplits * kMTiles * kWarps * 4 <= kRowBiasAt);
+  static_assert(kEach % 2 == 0 && kEach <= 32 && (kRows + 63) / 64 * kQueryChunkBytes <= kRows * kRawBytes);
 };
 
 /// One block's work.
@@ -48,7 +59,6 @@ struct BurstBlock {
   const Params& p;
   int token, first_head;
 
-  FATHOM_DEVICE std::byte* queries() const { return shared.base + L::kQueryAt; }
   FATHOM_DEVICE std::byte* tile() const { return shared.base + L::kTileAt; }
   FATHOM_DEVICE float* most(int group) const {
     return reinterpret_cast<float*>(shared.base + L::kMostAt) + group * L::kHeads;
@@ -77,123 +87,194 @@ FATHOM_DEVICE RowPlace find_burst_rows(const BurstBlock<L>& b, const Place& at, 
   return place_of(share.first_tile * L::kTileRows + row < counts.window ? p.window : p.extra, slot);
 }
 
-/// A warp's rows in registers: of row i the lane's 16 codes (lanes 0..27) and their scale byte; of RoPE channels 8 of
-/// row 4 k + lane / 8.
-template <typename L>
-struct WarpRows {
-  static constexpr int kRopes = (L::kEach + 3) / 4;
-  device::Float4 codes[L::kEach], rope[kRopes];
-  uint8_t scale[L::kEach];
-  uint32_t present;  // bit i: row i is there
+/// A warp's queries: 16 heads x the 256 channels of its warpgroup, as factors of 16 steps.
+struct WideQuery {
+  uint32_t fragment[16][4];
 };
 
 template <typename L>
-FATHOM_DEVICE void load_rows(const Place& at, RowPlace mine, WarpRows<L>& rows) {
-  const auto address = reinterpret_cast<uint64_t>(mine.data);
-  const bool codes = at.lane < 28;
-  rows.present = 0;
+FATHOM_DEVICE void load_wide_query(const BurstBlock<L>& b, const Place& at, WideQuery& query) {
   FATHOM_UNROLL
-  for (int i = 0; i < L::kEach; ++i) {
-    const auto* data = reinterpret_cast<const std::byte*>(device::shuffle_from(address, i));
-    const int to_scales = device::shuffle_from(mine.to_scales, i);
-    rows.present |= data ? 1u << i : 0;
-    rows.codes[i] = {0, 0, 0, 0}, rows.scale[i] = kUnit;
-    if (!data || !codes) continue;
-    rows.codes[i] = device::load_once(reinterpret_cast<const device::Float4*>(data) + at.lane);
-    rows.scale[i] = static_cast<uint8_t>(data[to_scales + at.lane / 4]);
-  }
-  FATHOM_UNROLL
-  for (int k = 0; k < WarpRows<L>::kRopes; ++k) {
-    const int row = 4 * k + at.lane / 8;
-    const auto* data = reinterpret_cast<const std::byte*>(device::shuffle_from(address, row < L::kEach ? row : 31));
-    rows.rope[k] = {0, 0, 0, 0};
-    if (data && row < L::kEach)
-      rows.rope[k] = device::load_once(reinterpret_cast<const device::Float4*>(data + kNopeDim) + at.lane % 8);
+  for (int half = 0; half < 2; ++half) {
+    const int head = b.first_head + at.warp % 4 * 16 + 8 * half + at.g;
+    // Beyond the last head: that one again, for results that nobody takes.
+    const uint16_t* row = b.p.q + b.token * b.p.q_token_stride +
+                          (head < b.p.heads ? head : b.p.heads - 1) * b.p.q_head_stride + at.warp / 4 * 256 + 8 * at.t;
+    FATHOM_UNROLL
+    for (int block = 0; block < 8; ++block) {
+      const device::Float4 v = device::load_once(reinterpret_cast<const device::Float4*>(row + 32 * block));
+      uint32_t word[4];
+      __builtin_memcpy(word, &v, sizeof(word));
+      FATHOM_UNROLL
+      for (int i = 0; i < 4; ++i) query.fragment[2 * block + i / 2][half + i % 2 * 2] = word[i];
+    }
   }
 }
 
-/// Leaves the warp's rows decoded in the tile. Returns whether fp16 could not hold something.
-template <bool kHalf, typename L>
-FATHOM_DEVICE bool store_rows(const BurstBlock<L>& b, const Place& at, const WarpRows<L>& rows) {
-  bool bad = false;
-  const int first = L::kEach * at.warp;
-  if (at.lane < L::kEach)
-    b.shared.row_bias()[first + at.lane] = rows.present >> at.lane & 1 ? 0.0f : -__builtin_huge_valf();
-  // Lanes of odd chunks store their upper half first: eight lanes then touch all banks.
-  const int chunk = at.lane / 4, upper = chunk & 1;
-  std::byte* to = b.tile() + chunk * L::kChunkBytes;
+/// bf16 -> fp16. Returns whether fp16 could not hold something.
+FATHOM_DEVICE bool convert_wide_query(WideQuery& query) {
+  uint32_t most = 0;
   FATHOM_UNROLL
-  for (int i = 0; i < L::kEach; ++i) {
-    uint32_t word[4], out[8];
-    __builtin_memcpy(word, &rows.codes[i], sizeof(word));
-    const uint32_t code[4] = {upper ? word[2] : word[0], upper ? word[3] : word[1], upper ? word[0] : word[2],
-                              upper ? word[1] : word[3]};
-    const int scale = rows.scale[i];
-    bad |= kHalf && (scale > kHighestScale || scale < kLowestScale);
-    decode_piece<kHalf>(code, scale, out);
-    device::Float4 v[2];
-    __builtin_memcpy(v, out, sizeof(v));
-    if (at.lane >= 28) continue;
-    *reinterpret_cast<device::Float4*>(to + swizzle(first + i, 2 * at.t + upper)) = v[0];
-    *reinterpret_cast<device::Float4*>(to + swizzle(first + i, 2 * at.t + 1 - upper)) = v[1];
+  for (int i = 0; i < 64; ++i) {
+    uint32_t& word = query.fragment[i / 4][i % 4];
+    most = device::largest_halves(most, word & 0x7FFF7FFFu);
+    word = device::pack_f16x2(low_channel(word), high_channel(word));
   }
-  FATHOM_UNROLL
-  for (int k = 0; k < WarpRows<L>::kRopes; ++k) {
-    const int row = 4 * k + at.lane / 8;
+  constexpr uint32_t kLimit = 0x4700;  // 2^15 as bf16
+  return (most & 0xFFFF) >= kLimit || most >> 16 >= kLimit;
+}
+
+template <typename L>
+FATHOM_DEVICE device::Phases* rows_barrier(const BurstBlock<L>& b, const Place& at) {
+  return reinterpret_cast<device::Phases*>(b.shared.base + L::kArrivedAt) + at.warp;
+}
+template <typename L>
+FATHOM_DEVICE std::byte* raw_row(const BurstBlock<L>& b, const Place& at, int i) {
+  return b.shared.base + L::kRawAt + (L::kEach * at.warp + i) * L::kRawBytes;
+}
+
+/// Makes the warp's barrier ready.
+template <typename L>
+FATHOM_DEVICE void open_rows(const BurstBlock<L>& b, const Place& at) {
+  if (at.lane == 0) {
+    device::init_phases(rows_barrier(b, at), L::kEach);
+    device::publish_to_products();
+  }
+  device::sync_warp();
+}
+
+/// Lane i < kEach asks for row i of the warp, if it is there.
+template <typename L>
+FATHOM_DEVICE void ask_for_rows(const BurstBlock<L>& b, const Place& at, RowPlace mine) {
+  if (at.lane >= L::kEach) return;
+  b.shared.row_bias()[L::kEach * at.warp + at.lane] = mine.data ? 0.0f : -__builtin_huge_valf();
+  device::Phases* arrived = rows_barrier(b, at);
+  device::arrive_and_expect(arrived, mine.data ? L::kRawBytes : 0);
+  if (!mine.data) return;
+  std::byte* to = raw_row(b, at, at.lane);
+  device::copy_block(to, mine.data, kV4DataBytes, arrived);
+  device::copy_block(to + L::kRawScaleAt, mine.data + (mine.to_scales & ~15), 16, arrived);
+}
+
+/// Leaves the warp's rows, which have arrived, decoded in the tile; rows that are not there become zeros. Returns
+/// whether fp16 could not hold something. Lanes 0..27 take 32 codes of row 2 i + lane / 14.
+template <bool kHalf, typename L>
+FATHOM_DEVICE bool decode_rows(const BurstBlock<L>& b, const Place& at, RowPlace mine) {
+  bool bad = false;
+  const int info = mine.data ? 1 | (mine.to_scales & 8) : 0;  // whether it is there, and which 8 bytes are its scales
+  const int upper = at.lane >= 14, block = at.lane - 14 * upper, turn = block / 2 % 4, swap = block / 4 & 1;
+  const int first = L::kEach * at.warp;
+  std::byte* to = b.tile() + block / 2 * L::kChunkBytes;
+  FATHOM_UNROLL_1
+  for (int i = upper; i < L::kEach; i += 2) {
+    const int there = device::shuffle_from(info, at.lane < 28 ? i : 31);
+    const std::byte* raw = raw_row(b, at, i);
+    if (at.lane >= 28) continue;
+    uint32_t code[8] = {};
+    int scale = kUnit;
+    if (there) {
+      // Each lane of eight reads another bank: half of them their second half first.
+      const auto* from = reinterpret_cast<const device::Float4*>(raw + 32 * block);
+      uint32_t one[4], other[4];
+      const device::Float4 v = from[swap], w = from[1 - swap];
+      __builtin_memcpy(one, &v, sizeof(one)), __builtin_memcpy(other, &w, sizeof(other));
+      FATHOM_UNROLL
+      for (int k = 0; k < 4; ++k) code[k] = swap ? other[k] : one[k], code[4 + k] = swap ? one[k] : other[k];
+      scale = static_cast<int>(raw[L::kRawScaleAt + (there & 8) + block / 2]);
+    }
+    bad |= kHalf && (scale > kHighestScale || scale < kLowestScale);
+    FATHOM_UNROLL
+    for (int k = 0; k < 4; ++k) {  // each lane of eight begins elsewhere: together they touch all banks
+      const int piece = k ^ turn;
+      const uint32_t selector = (2 * piece + 1) << 4 | 2 * piece;
+      uint32_t pair[4], out[4];
+      FATHOM_UNROLL
+      for (int t = 0; t < 4; ++t) pair[t] = device::byte_permute(code[2 * t], code[2 * t + 1], selector);
+      decode_pairs<kHalf>(pair, scale, out);
+      device::Float4 v;
+      __builtin_memcpy(&v, out, sizeof(v));
+      *reinterpret_cast<device::Float4*>(to + swizzle(first + i, block % 2 * 4 + piece)) = v;
+    }
+  }
+  FATHOM_UNROLL_1
+  for (int k = at.lane / 8; k < (L::kEach + 3) / 4 * 4; k += 4) {  // RoPE: the pairs of one piece of row k
+    const int there = device::shuffle_from(info, k < L::kEach ? k : 31);
+    if (k >= L::kEach) continue;
+    const auto* from =
+        reinterpret_cast<const uint32_t*>(raw_row(b, at, k) + kNopeDim) + at.lane % 8 / 4 * 16 + at.lane % 4;
     uint32_t word[4];
-    device::Float4 v = rows.rope[k];
-    __builtin_memcpy(word, &v, sizeof(word));
+    FATHOM_UNROLL
+    for (int t = 0; t < 4; ++t) word[t] = there ? from[4 * t] : 0;
     bad |= decode_rope_piece<kHalf>(word);
+    device::Float4 v;
     __builtin_memcpy(&v, word, sizeof(v));
-    if (row < L::kEach)
-      *reinterpret_cast<device::Float4*>(b.tile() + kRopeGroup * L::kChunkBytes + swizzle(first + row, at.lane % 8)) =
-          v;
+    *reinterpret_cast<device::Float4*>(b.tile() + kRopeGroup * L::kChunkBytes + swizzle(first + k, at.lane % 8)) = v;
   }
   return bad;
 }
 
-/// Scores of the warpgroup's rows, in powers of two, masked: register 4 j + i holds row 8 j + 2 t + (i & 1) of them.
+/// Scores of the warpgroup's half of the rows, in powers of two, masked: register 4 j + i holds row 8 j + 2 t + (i & 1)
+/// of them. Each warpgroup has summed half of the channels over all rows, and gives the other what it needs.
 template <bool kHalf, typename L>
-FATHOM_DEVICE void burst_scores(const BurstBlock<L>& b, const Place& at, int group, float (&score)[L::kColumns / 2]) {
-  const std::byte* rows = b.tile() + group * L::kColumns * 128;
+FATHOM_DEVICE void burst_scores(const BurstBlock<L>& b, const Place& at, int group, const WideQuery& query,
+                                float (&score)[4 * L::kColumnTiles]) {
+  constexpr int kCount = 4 * L::kColumnTiles;
+  float sum[2 * kCount];
   device::multiply_begin();
   FATHOM_UNROLL
-  for (int step = 0; step < 32; ++step) {
-    const auto q = device::describe_matrix(b.queries() + step / 4 * kQueryChunkBytes + step % 4 * 32, 16, 1024);
-    const auto k = device::describe_matrix(rows + step / 4 * L::kChunkBytes + step % 4 * 32, 16, 1024);
+  for (int step = 0; step < 16; ++step) {
+    const std::byte* rows = b.tile() + (4 * group + step / 4) * L::kChunkBytes + step % 4 * 32;
+    const auto k = device::describe_matrix(rows, 16, 1024);
     if (kHalf)
-      device::multiply_columns_f16(score, q, k, step > 0);
+      device::multiply_columns_f16(sum, query.fragment[step], k, step > 0);
     else
-      device::multiply_columns_bf16(score, q, k, step > 0);
+      device::multiply_columns_bf16(sum, query.fragment[step], k, step > 0);
   }
   device::multiply_end();
-  const float scale = kHalf ? b.p.score_scale * kUnitValue : b.p.score_scale;
-  const float* bias = b.shared.row_bias() + group * L::kColumns + 2 * at.t;
+  auto* exchange = reinterpret_cast<device::Float4*>(b.shared.base + L::kExchangeAt) + at.lane;
   FATHOM_UNROLL
-  for (int j = 0; j < L::kColumns / 8; ++j) {
-    const FloatVector<2> mask = *reinterpret_cast<const FloatVector<2>*>(bias + 8 * j);
+  for (int j = 0; j < L::kColumnTiles; ++j) {
+    float v[4];
     FATHOM_UNROLL
-    for (int i = 0; i < 4; ++i) score[4 * j + i] = score[4 * j + i] * scale + mask.v[i % 2];
+    for (int i = 0; i < 4; ++i) {
+      const float lower = sum[4 * j + i], upper = sum[kCount + 4 * j + i];
+      score[4 * j + i] = group ? upper : lower, v[i] = group ? lower : upper;
+    }
+    device::Float4 given;
+    __builtin_memcpy(&given, v, sizeof(given));
+    exchange[(at.warp * L::kColumnTiles + j) * 32] = given;
+  }
+  device::sync_block();
+  const float scale = kHalf ? b.p.score_scale * kUnitValue : b.p.score_scale;
+  const float* bias = b.shared.row_bias() + group * (8 * L::kColumnTiles) + 2 * at.t;
+  FATHOM_UNROLL
+  for (int j = 0; j < L::kColumnTiles; ++j) {
+    const device::Float4 taken = exchange[((at.warp ^ 4) * L::kColumnTiles + j) * 32];
+    const FloatVector<2> mask = *reinterpret_cast<const FloatVector<2>*>(bias + 8 * j);
+    float v[4];
+    __builtin_memcpy(v, &taken, sizeof(v));
+    FATHOM_UNROLL
+    for (int i = 0; i < 4; ++i) score[4 * j + i] = (score[4 * j + i] + v[i]) * scale + mask.v[i % 2];
   }
 }
 
 /// Scores -> probabilities in shared memory, the heads' references and sums.
 template <bool kHalf, typename L>
 FATHOM_DEVICE void burst_softmax(const BurstBlock<L>& b, const Place& at, int group,
-                                 const float (&score)[L::kColumns / 2]) {
+                                 const float (&score)[4 * L::kColumnTiles]) {
   const int head = at.warp % 4 * 16 + at.g;
   FATHOM_UNROLL
   for (int half = 0; half < 2; ++half) {
     float most = -__builtin_huge_valf();
     FATHOM_UNROLL
-    for (int j = 0; j < L::kColumns / 4; ++j) {
+    for (int j = 0; j < 2 * L::kColumnTiles; ++j) {
       const float v = score[4 * (j / 2) + 2 * half + j % 2];
       most = v > most ? v : most;
     }
     most = largest_of_head(most);
     if (at.t == 0) b.most(group)[head + 8 * half] = most;
   }
-  device::sync_block();  // also: nobody needs the queries any more
+  device::sync_block();  // also: the partial scores have been read
   FATHOM_UNROLL
   for (int half = 0; half < 2; ++half) {
     const int local = head + 8 * half;
@@ -201,11 +282,11 @@ FATHOM_DEVICE void burst_softmax(const BurstBlock<L>& b, const Place& at, int gr
     const float reference = most == -__builtin_huge_valf() ? 0.0f : most;
     float sum = 0;
     FATHOM_UNROLL
-    for (int j = 0; j < L::kColumns / 8; ++j) {
+    for (int j = 0; j < L::kColumnTiles; ++j) {
       const float a = device::exp2_fast(score[4 * j + 2 * half] - reference);
       const float c = device::exp2_fast(score[4 * j + 2 * half + 1] - reference);
       sum += a + c;
-      const int piece = group * (L::kColumns / 8) + j;
+      const int piece = group * L::kColumnTiles + j;
       std::byte* to = b.shared.base + L::kProbabilityAt + piece / 8 * kQueryChunkBytes + swizzle(local, piece % 8);
       *reinterpret_cast<uint32_t*>(to + 4 * at.t) = kHalf ? device::pack_f16x2(a, c) : device::pack_bf16x2(a, c);
     }
@@ -225,8 +306,8 @@ FATHOM_DEVICE void burst_values(const BurstBlock<L>& b, int group, WideOutput& o
   device::multiply_begin();
   FATHOM_UNROLL
   for (int step = 0; step < L::kTiles; ++step) {
-    const auto p = device::describe_matrix(
-        b.shared.base + L::kProbabilityAt + step / 4 * kQueryChunkBytes + step % 4 * 32, 16, 1024);
+    const std::byte* probabilities = b.shared.base + L::kProbabilityAt + step / 4 * kQueryChunkBytes + step % 4 * 32;
+    const auto p = device::describe_matrix(probabilities, 16, 1024);
     const auto v = device::describe_matrix(b.tile() + 4 * group * L::kChunkBytes + 2048 * step, L::kChunkBytes, 1024);
     if (kHalf)
       device::multiply_256_f16(output.sum, p, v, step > 0);
@@ -236,18 +317,20 @@ FATHOM_DEVICE void burst_values(const BurstBlock<L>& b, int group, WideOutput& o
   device::multiply_end();
 }
 
-/// Scores, softmax, output, and what the block leaves: rounded rows (alone) or a partial result.
+/// Scores, softmax, output.
 template <bool kHalf, typename L>
-FATHOM_DEVICE void burst_attend(const BurstBlock<L>& b, const Place& at, int blocks) {
+FATHOM_DEVICE void burst_attend(const BurstBlock<L>& b, const Place& at, const WideQuery& query, WideOutput& output) {
   const int group = device::uniform(at.warp / 4);
-  {
-    float score[L::kColumns / 2];
-    burst_scores<kHalf>(b, at, group, score);
-    burst_softmax<kHalf>(b, at, group, score);
-  }
-  WideOutput output;
+  float score[4 * L::kColumnTiles];
+  burst_scores<kHalf>(b, at, group, query, score);
+  burst_softmax<kHalf>(b, at, group, score);
   burst_values<kHalf>(b, group, output);
   device::sync_block();  // states are written; rows and probabilities have been read
+}
+
+/// What a block leaves: rounded rows (alone) or a partial result.
+template <bool kHalf, typename L>
+FATHOM_DEVICE void burst_leave(const BurstBlock<L>& b, const Place& at, int blocks, const WideOutput& output) {
   const float* states = b.shared.state();
   if (blocks == 1) {
     round_output<kHalf>(b.shared, b.p, states, output);
@@ -258,41 +341,50 @@ FATHOM_DEVICE void burst_attend(const BurstBlock<L>& b, const Place& at, int blo
   leave_quads<kHalf>(partials, device::block_x(), states, output);
 }
 
+/// Rows and queries to partial output, in fp16 or, when something does not fit, in bf16; `leave(kHalf, output)` takes
+/// it. The queries have been asked for.
+template <typename L, typename F>
+FATHOM_DEVICE void burst_work(const BurstBlock<L>& b, const Place& at, RowPlace mine, WideQuery& query, F leave) {
+  if (b.p.position && at.warp == 4) prepare_rotations<L>(b.shared, b.p, b.token, at.lane);
+  bool bad = convert_wide_query(query);
+  device::await(rows_barrier(b, at), 0);
+  bad |= decode_rows<true>(b, at, mine);
+  device::copy_async_wait<0>();  // the sinks
+  device::publish_to_products();
+  WideOutput output;
+  if (!device::any_thread(bad)) {
+    burst_attend<true>(b, at, query, output);
+    leave(std::true_type{}, output);
+  } else {
+    load_wide_query<L>(b, at, query);
+    decode_rows<false>(b, at, mine);
+    device::publish_to_products();
+    device::sync_block();
+    burst_attend<false>(b, at, query, output);
+    leave(std::false_type{}, output);
+  }
+}
+
 /// The block's whole work; the grid is (splits, groups of 64 heads, tokens), a block has two warpgroups.
 template <typename L>
 FATHOM_DEVICE void wide_burst_block(const Params& p, std::byte* shared_base) {
-  device::wait_for_previous_kernel();
-  device::let_next_kernel_start();
   const Place place;
   const BurstBlock<L> b{{shared_base}, p, device::block_z(), device::block_y() * L::kHeads};
+  open_rows(b, place);
+  device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
   Share share;
   const RowPlace mine = find_burst_rows<L>(b, place, share);
   const int blocks = share.blocks;
   if (static_cast<int>(device::block_x()) >= blocks) return;
   ask_for_sinks<L>(b.shared, p, b.first_head);
-  ask_for_queries(b.queries(), p, b.token, b.first_head);
-  bool bad;
-  {
-    WarpRows<L> rows;
-    load_rows<L>(place, mine, rows);
-    if (blocks > 1 && place.thread == 0) remember_arrivals<L>(b.shared, p);
-    if (p.position && place.warp == 4) prepare_rotations<L>(b.shared, p, b.token, place.lane);
-    bad = convert_queries<true>(b.queries());
-    bad |= store_rows<true>(b, place, rows);
-  }
-  device::publish_to_products();
-  if (!device::any_thread(bad)) {
-    burst_attend<true>(b, place, blocks);
-  } else {
-    ask_for_queries(b.queries(), p, b.token, b.first_head);
-    WarpRows<L> rows;
-    load_rows<L>(place, mine, rows);
-    convert_queries<false>(b.queries());
-    store_rows<false>(b, place, rows);
-    device::publish_to_products();
-    device::sync_block();
-    burst_attend<false>(b, place, blocks);
-  }
+  device::copy_async_commit();
+  WideQuery query;
+  load_wide_query<L>(b, place, query);
+  ask_for_rows(b, place, mine);
+  if (blocks > 1 && place.thread == 0) remember_arrivals<L>(b.shared, p);
+  burst_work<L>(b, place, mine, query,
+                [&](auto half, const WideOutput& output) { burst_leave<half>(b, place, blocks, output); });
   if (blocks > 1) {
     meet<L>(b.shared, Partials<L>{p, this_unit()}, b.token, b.first_head, blocks);
   } else {

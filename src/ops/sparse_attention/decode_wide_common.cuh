@@ -37,20 +37,19 @@ FATHOM_DEVICE uint32_t half_factor(int scale) {
   return (shift >= -14 ? (15 + shift) << 10 : shift >= -24 ? 1 << (24 + shift) : 0) * 0x00010001u;
 }
 
-/// 16 codes of one scale -> 8 pairs of 16-bit values.
-template <bool kHalf>
-FATHOM_DEVICE void decode_piece(const uint32_t (&code)[4], int scale, uint32_t (&out)[8]) {
-  if (kHalf) {
-    const uint32_t factor = half_factor(scale);
-    FATHOM_UNROLL
-    for (int k = 0; k < 8; ++k)
-      out[k] = device::multiply_f16x2(device::e4m3_pair_to_f16x2(code[k / 2] >> 16 * (k & 1)), factor);
-  } else {
-    const float factor = to_float(e8m0{static_cast<uint8_t>(scale)});
-    FATHOM_UNROLL
-    for (int k = 0; k < 8; ++k) {
+/// Pairs of codes of one scale (in the lower half of each word) -> pairs of 16-bit values.
+template <bool kHalf, int kCount>
+FATHOM_DEVICE void decode_pairs(const uint32_t (&pair)[kCount], int scale, uint32_t (&out)[kCount]) {
+  const uint32_t half = half_factor(scale);
+  const float factor = to_float(e8m0{static_cast<uint8_t>(scale)});
+  FATHOM_UNROLL
+  for (int k = 0; k < kCount; ++k) {
+    out[k] = device::e4m3_pair_to_f16x2(pair[k]);
+    if (kHalf) {
+      out[k] = device::multiply_f16x2(out[k], half);
+    } else {
       float low, high;
-      device::unpack_f16x2(device::e4m3_pair_to_f16x2(code[k / 2] >> 16 * (k & 1)), &low, &high);
+      device::unpack_f16x2(out[k], &low, &high);
       out[k] = device::pack_bf16x2(low * factor, high * factor);
     }
   }
@@ -143,13 +142,14 @@ FATHOM_DEVICE void take_wide_quad(const WideOutput& o, int s, int half, int j, f
   for (int k = 0; k < 4; ++k) v[k] = o.sum[4 * (8 * s + 2 * j + (k >> 1)) + 2 * half + (k & 1)] * factor;
 }
 
-/// Consumers: the output divided by its heads' sums, as fp16. In half mode the units are right for that, else the warp
-/// looks for its largest value.
-template <bool kHalf, typename L>
-FATHOM_DEVICE void leave_quads(const Partials<L>& partials, int split, const float* states, const WideOutput& output) {
-  const int warp = device::uniform(device::thread_index() / 32), lane = device::thread_index() % 32;
-  const int group = warp / 4, m = warp % 4, g = lane / 4;
-  float inverse[2], unit = kUnitValue;
+/// What brings a warp's output, divided by its heads' sums, into the range of fp16: factors of heads g and g + 8 of its
+/// 16, and what 1 stands for then. In half mode the units are right for that, else the warp looks for its largest
+/// value.
+template <bool kHalf>
+FATHOM_DEVICE void divide_output(const float* states, int m, const WideOutput& output, float (&inverse)[2],
+                                 float& unit) {
+  const int g = device::thread_index() % 32 / 4;
+  unit = kUnitValue;
   FATHOM_UNROLL
   for (int half = 0; half < 2; ++half) {
     const float sum = states[2 * (16 * m + 8 * half + g) + 1];
@@ -166,6 +166,15 @@ FATHOM_DEVICE void leave_quads(const Partials<L>& partials, int split, const flo
     inverse[0] *= power_of_two(room), inverse[1] *= power_of_two(room);
     unit = power_of_two(-room);
   }
+}
+
+/// Consumers: the output divided by its heads' sums, as fp16.
+template <bool kHalf, typename L>
+FATHOM_DEVICE void leave_quads(const Partials<L>& partials, int split, const float* states, const WideOutput& output) {
+  const int warp = device::uniform(device::thread_index() / 32), lane = device::thread_index() % 32;
+  const int group = warp / 4, m = warp % 4;
+  float inverse[2], unit;
+  divide_output<kHalf>(states, m, output, inverse, unit);
   uint64_t* to = partials.quads(split) + quad_index(m, 4 * group, 0, lane);
   FATHOM_UNROLL
   for (int s = 0; s < 4; ++s) FATHOM_UNROLL
@@ -193,7 +202,7 @@ FATHOM_DEVICE void round_output(const Shared<L>& shared, const Params& p, const 
     std::byte* row = shared.base + local * kRowBytes + group * 512;
     FATHOM_UNROLL
     for (int j = 0; j < 32; ++j)
-      *reinterpret_cast<uint32_t*>(row + (8 * j + 2 * t) * 2) =
+      *reinterpret_cast<uint32_t*>(row + (kPermuted<L> ? 32 * (j / 4) + 8 * t + 2 * (j % 4) : 8 * j + 2 * t) * 2) =
           device::pack_bf16x2(output.sum[4 * j + 2 * half] * factor, output.sum[4 * j + 2 * half + 1] * factor);
   }
 }

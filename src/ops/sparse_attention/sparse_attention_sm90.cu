@@ -34,10 +34,8 @@ void launch_wide_burst(const Params& p, const Plan& plan, int tokens, void* stre
     launch_tiles<2>(p, plan, tokens, stream);
   else if (plan.burst <= 3)
     launch_tiles<3>(p, plan, tokens, stream);
-  else if (plan.burst <= 5)
-    launch_tiles<5>(p, plan, tokens, stream);
   else
-    launch_tiles<10>(p, plan, tokens, stream);
+    launch_tiles<5>(p, plan, tokens, stream);
 }
 
 void launch_wide(const Params& params, const Plan& plan, int tokens, void* stream) {
