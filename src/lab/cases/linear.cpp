@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "lab/cases/cases.h"
 #include "lab/cases/common.h"
@@ -16,6 +17,8 @@ using namespace ops;
 /// Products of fp8 tensor cores truncate their partial sums at about 2^-13 of the largest, so elements that cancel to
 /// little have no last bit to compare.
 const Tolerance product = Tolerance::bf16_ulp(1, 5e-4);
+
+constexpr double kF32Limit = 3e-6;  // of linear_f32
 
 int64_t some_rows(Rng& rng) {
   return rng.pick({1, 8, 16, 24, 64, 100, 128, 136, 200, 256, 384});
@@ -122,6 +125,32 @@ Case bf16_case(int64_t tokens, int64_t k, int64_t n, float factor, bool ragged, 
 
 // linear_f32 ---------------------------------------------------------------------------------------------------------
 
+/// Errors are judged against what the terms of the sums amount to, sqrt(sum of (x w)^2), not against the sums: any
+/// order of adding in fp32 leaves a sum that cancels to little with few right digits. On random data with many outputs
+/// both are the same. Limit over all outputs of a part; four times as much for one token's.
+std::string sums_are_exact(const std::string& name, View<const bf16, 2> x, View<const bf16, 2> w,
+                           View<const float, 2> got, View<const float, 2> want, double limit) {
+  double all_error = 0, all_terms = 0;
+  for (int64_t t = 0; t < x.size[0]; ++t) {
+    double error = 0, terms = 0;
+    for (int64_t n = 0; n < w.size[0]; ++n) {
+      for (int64_t k = 0; k < x.size[1]; ++k) {
+        const double term = double{to_float(x(t, k))} * to_float(w(n, k));
+        terms += term * term;
+      }
+      const double off = double{got(t, n)} - want(t, n);
+      error += off * off;
+    }
+    if (!(error <= terms * 16 * limit * limit))
+      return fmt::format("{}: row {}: error {:.3g} of the size of its terms, over four times the limit {:.3g}", name, t,
+                         std::sqrt(error / terms), limit);
+    all_error += error, all_terms += terms;
+  }
+  if (all_error <= all_terms * limit * limit) return "";
+  return fmt::format("{}: error {:.3g} of the size of the terms, limit {:.3g}", name, std::sqrt(all_error / all_terms),
+                     limit);
+}
+
 Case f32_case(int64_t tokens, int64_t k, const std::vector<int64_t>& ns, bool ragged, Rng& rng) {
   struct Part {
     int64_t n;
@@ -142,8 +171,13 @@ Case f32_case(int64_t tokens, int64_t k, const std::vector<int64_t>& ns, bool ra
            c.in<bf16>(fmt::format("w{}", i), ns[i] * k),
            {}};
     fill_normal(p.w.values, 0.02f, rng);
-    p.out = c.out<float>(fmt::format("y{}", i), p.y.elements(), Tolerance::relative_l2(3e-6), p.y.stride);
+    p.out = c.out<float>(fmt::format("y{}", i), p.y.elements(), Tolerance::by_property(), p.y.stride);
     parts.push_back(p);
+    c.properties.push_back([=](const Addresses& got, const Addresses& want) {
+      return sums_are_exact(fmt::format("y{}", i), view2<const bf16>(x_slot.at(want), x),
+                            View<const bf16, 2>(p.w.at(want), p.n, k), view2<const float>(p.out.at(got), p.y),
+                            view2<const float>(p.out.at(want), p.y), kF32Limit);
+    });
     c.cost.bytes += static_cast<double>(2 * p.n * k + 4 * tokens * p.n);
     c.cost.flops += 2.0 * static_cast<double>(tokens * p.n) * static_cast<double>(k);
     c.shape += fmt::format("{}{}", i ? "+" : "", p.n);
