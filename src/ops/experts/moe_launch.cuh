@@ -12,26 +12,32 @@ constexpr int most_threads(int tiles) {
 }
 /// Other architectures than sm_90 compile to a few more registers.
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
-inline constexpr int kSmallBlocks = 3;
+inline constexpr int kSmallBlocks = 3, kFewestTokensBlocks = 2;
+inline constexpr bool kHasEightTiles = false;  // of mxfp4: plans for other GPUs than sm_90 have 6 at most
 #else
-inline constexpr int kSmallBlocks = 4;
+inline constexpr int kSmallBlocks = 4, kFewestTokensBlocks = 4;
+inline constexpr bool kHasEightTiles = true;
 #endif
-constexpr int resident_blocks(int tiles) {
-  return tiles > 2 ? 1 : kSmallBlocks;
+constexpr int resident_blocks(ExpertFormat format, int tiles) {
+  return tiles > 2 ? 1 : tiles == 1 && format == ExpertFormat::mxfp4 ? kFewestTokensBlocks : kSmallBlocks;
+}
+/// Whether an instance is real on this architecture.
+constexpr bool is_real(ExpertFormat format, int tiles) {
+  return kHasEightTiles || format != ExpertFormat::mxfp4 || tiles != 8;
 }
 
 template <ExpertFormat kFormat, int kTiles>
-__global__ void __launch_bounds__(most_threads(kTiles), resident_blocks(kTiles))
+__global__ void __launch_bounds__(most_threads(kTiles), resident_blocks(kFormat, kTiles))
     experts_up(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) std::byte shared[];
-  up_block<kFormat, kTiles>(p, shared);
+  if constexpr (is_real(kFormat, kTiles)) up_block<kFormat, kTiles>(p, shared);
 }
 
 template <ExpertFormat kFormat, int kTiles>
-__global__ void __launch_bounds__(most_threads(kTiles), resident_blocks(kTiles))
+__global__ void __launch_bounds__(most_threads(kTiles), resident_blocks(kFormat, kTiles))
     experts_down(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) std::byte shared[];
-  down_block<kFormat, kTiles>(p, shared);
+  if constexpr (is_real(kFormat, kTiles)) down_block<kFormat, kTiles>(p, shared);
 }
 
 template <ExpertFormat kFormat, int kTiles>
@@ -53,8 +59,11 @@ void launch_format(const Params& p, const Plan& plan, bool early, void* stream) 
       return launch_instance<kFormat, 1>(p, plan, early, stream);
     case 2:
       return launch_instance<kFormat, 2>(p, plan, early, stream);
+    case 6:
+      if constexpr (kFormat != ExpertFormat::fp8) return launch_instance<kFormat, 6>(p, plan, early, stream);
+      break;
     default:
-      return launch_instance < kFormat, kFormat == ExpertFormat::nvfp4 ? 6 : 8 > (p, plan, early, stream);
+      if constexpr (kFormat != ExpertFormat::nvfp4) return launch_instance<kFormat, 8>(p, plan, early, stream);
   }
 }
 

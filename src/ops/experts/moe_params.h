@@ -89,7 +89,13 @@ struct Params {
 };
 
 /// Depends on static shapes and the device alone; slices on neither the device nor the number of tokens.
-Plan make_plan(const ExpertsArgs& a);
+/// `most_tiles`: of 8 tokens in a block, 6 or 8.
+Plan make_plan(const ExpertsArgs& a, int most_tiles = 8);
+
+/// The most_tiles of a GPU: what its compiler has registers for.
+inline int most_tiles_of(const DeviceInfo& device) {
+  return device.compute_capability == 90 ? 8 : 6;
+}
 
 /// Bytes of workspace; with memory, also sets the pointers.
 size_t carve(const ExpertsArgs& a, const Plan& plan, void* memory, Params& p);

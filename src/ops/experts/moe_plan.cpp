@@ -44,14 +44,18 @@ Weight pack(const Fp8Weight& w) {
 
 }  // namespace
 
-Plan make_plan(const ExpertsArgs& a) {
+Plan make_plan(const ExpertsArgs& a, int most_tiles) {
   Plan p;
   const int64_t tokens = a.x.size[0], slots = tokens * a.expert.size[1], d = a.x.size[1];
   const int64_t inner = std::max(a.w1.rows, shared_rows(a));
   const int64_t least = shared_rows(a) ? std::min(a.w1.rows, shared_rows(a)) : a.w1.rows;
   // Most experts have few tokens: T k / E on average.
   const int64_t each = slots / std::max<int64_t>(1, a.experts);
-  p.tiles = tokens <= 4 ? 1 : each <= 12 ? 2 : a.w1.format == ExpertFormat::nvfp4 ? 6 : 8;
+  p.tiles = tokens <= 4                          ? 1
+            : each <= 12                         ? 2
+            : a.w1.format == ExpertFormat::nvfp4 ? 6
+            : a.w1.format == ExpertFormat::mxfp4 ? most_tiles
+                                                 : 8;
   p.log2_up_slices = log2_slices_for(d), p.log2_down_slices = log2_slices_for(least);
   // Small blocks spread few experts over the GPU; larger ones share activations.
   p.log2_up_sets = p.tiles > 2 ? 3 : tokens <= 4 ? 0 : 2 - p.log2_up_slices;
