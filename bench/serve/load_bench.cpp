@@ -4,35 +4,33 @@
 // Counters: lost (streams whose text is not exactly what the engine gave), gap_p50/p99/max in ms (between tokens of a
 // stream, as the client sees them, once all streams run), kB_stream (growth of the server's resident memory for each
 // open stream), us_token (processor time of the server for each token), steps_s (what the engine was held to).
-#include <arpa/inet.h>
 #include <benchmark/benchmark.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
-#include <sys/epoll.h>
 #include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <chrono>
-#include <cstring>
+#include <csignal>
+#include <cstdlib>
 #include <fstream>
+#include <iterator>
 #include <map>
-#include <numeric>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "engine/loaded_model.h"
 #include "serve/server.h"
+#include "stream_client.h"
 
 namespace {
 
 using namespace fathom;
 using namespace fathom::serve;
+using namespace fathom::serve::bench;
 using namespace std::chrono_literals;
 using Time = std::chrono::steady_clock;
 
@@ -80,107 +78,6 @@ class PacedBackend final : public Backend {
   Engine::Stats stats_;
 };
 
-struct ClientResult {
-  int64_t wrong = 0, tokens = 0;
-  double p50 = 0, p99 = 0, most = 0;  // ms
-};
-
-/// One stream as the client sees it.
-struct Stream {
-  int socket = -1;
-  std::string rest, text;  // not understood yet; content so far
-  Time::time_point last{};
-  bool done = false;
-};
-
-int connect_to(int port) {
-  const int s = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  if (s < 0 || ::connect(s, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
-    std::perror("connect");
-    ::_exit(3);
-  }
-  return s;
-}
-
-/// Takes the contents out of what has arrived; returns how many there were.
-int take_events(Stream& s) {
-  int found = 0;
-  size_t at = 0, end;
-  while ((end = s.rest.find("\n\n", at)) != std::string::npos) {
-    const std::string_view event = std::string_view(s.rest).substr(at, end - at);
-    constexpr std::string_view kContent = "\"delta\":{\"content\":\"";
-    if (const size_t begin = event.find(kContent); begin != std::string_view::npos) {
-      const size_t from = begin + kContent.size();
-      s.text += event.substr(from, event.find('"', from) - from);
-      ++found;
-    }
-    if (event.find("data: [DONE]") != std::string_view::npos) s.done = true;
-    at = end + 2;
-  }
-  s.rest.erase(0, at);
-  return found;
-}
-
-/// The client process: opens `count` streams, reads them to their ends.
-ClientResult read_streams(int port, int count, const std::string& expected) {
-  const std::string body = R"({"messages":[{"role":"user","content":"go"}],"stream":true})";
-  const std::string request =
-      "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-length: " + std::to_string(body.size()) +
-      "\r\n\r\n" + body;
-  const int poll = ::epoll_create1(EPOLL_CLOEXEC);
-  std::vector<Stream> streams(static_cast<size_t>(count));
-  for (size_t i = 0; i < streams.size(); ++i) {
-    streams[i].socket = connect_to(port);
-    epoll_event e{};
-    e.events = EPOLLIN, e.data.u64 = i;
-    ::epoll_ctl(poll, EPOLL_CTL_ADD, streams[i].socket, &e);
-    if (::send(streams[i].socket, request.data(), request.size(), MSG_NOSIGNAL) < 0) ::_exit(4);
-  }
-  ClientResult result;
-  std::vector<int64_t> gaps(60000, 0);  // in tenths of a millisecond
-  int started = 0, open = count;
-  std::array<epoll_event, 256> ready;
-  std::array<char, 65536> buffer;
-  while (open > 0) {
-    const int n = ::epoll_wait(poll, ready.data(), static_cast<int>(ready.size()), 20000);
-    if (n <= 0) break;
-    for (int k = 0; k < n; ++k) {
-      Stream& s = streams[ready[static_cast<size_t>(k)].data.u64];
-      const ssize_t got = ::recv(s.socket, buffer.data(), buffer.size(), 0);
-      if (got > 0) s.rest.append(buffer.data(), static_cast<size_t>(got));
-      const auto now = Time::now();
-      const int tokens = got > 0 ? take_events(s) : 0;
-      result.tokens += tokens;
-      if (tokens > 0) {
-        if (s.last == Time::time_point{}) {
-          ++started;
-        } else if (started == count) {
-          const auto gap = std::chrono::duration_cast<std::chrono::microseconds>(now - s.last).count() / 100;
-          ++gaps[static_cast<size_t>(std::min<int64_t>(gap, 59999))];
-          gaps[0] += tokens - 1;
-        }
-        s.last = now;
-      }
-      if (got <= 0 || s.done) ::close(s.socket), --open;
-    }
-  }
-  for (const Stream& s : streams) result.wrong += !s.done || s.text != expected;
-  const int64_t all = std::accumulate(gaps.begin(), gaps.end(), int64_t{0});
-  int64_t sum = 0;
-  for (size_t i = 0; i < gaps.size(); ++i) {
-    if (gaps[i] == 0) continue;
-    const double ms = static_cast<double>(i) / 10;
-    if (sum * 2 < all) result.p50 = ms;
-    if (sum * 100 < all * 99) result.p99 = ms;
-    result.most = ms, sum += gaps[i];
-  }
-  return result;
-}
-
 double resident_kb() {
   std::ifstream file("/proc/self/statm");
   double total = 0, resident = 0;
@@ -210,64 +107,111 @@ std::vector<int32_t> script_of(const text::Tokenizer& tokenizer, std::string& te
   return ids;
 }
 
+void report(benchmark::State& state, const ClientResult& r, double cpu) {
+  state.counters["lost"] = static_cast<double>(r.wrong);
+  state.counters["gap_p50"] = r.p50, state.counters["gap_p99"] = r.p99, state.counters["gap_max"] = r.most;
+  state.counters["us_token"] = 1e6 * cpu / static_cast<double>(std::max<int64_t>(1, r.tokens));
+}
+
 void Load(benchmark::State& state) {
-  const auto count = static_cast<int>(state.range(0));
+  const auto count = static_cast<int>(state.range(0)), bad = static_cast<int>(state.range(1));
   const auto tokenizer = text::Tokenizer::load(FATHOM_SOURCE_DIR "/models/fairy/tokenizer.json");
   const ModelConfig config = read_config(FATHOM_SOURCE_DIR "/models/fairy/config.json");
   std::string expected;
   const auto script = script_of(tokenizer, expected);
   for (auto _ : state) {
-    int port_pipe[2], result_pipe[2];
-    if (::pipe(port_pipe) != 0 || ::pipe(result_pipe) != 0) return state.SkipWithError("pipe");
-    const pid_t child = ::fork();
-    if (child == 0) {  // before the server has threads
-      int port = 0;
-      if (::read(port_pipe[0], &port, sizeof port) != sizeof port) ::_exit(2);
-      rlimit files{};
-      ::getrlimit(RLIMIT_NOFILE, &files);
-      files.rlim_cur = files.rlim_max;
-      ::setrlimit(RLIMIT_NOFILE, &files);
-      const ClientResult r = read_streams(port, count, expected);
-      ::_exit(::write(result_pipe[1], &r, sizeof r) == sizeof r ? 0 : 2);
-    }
-    PacedBackend backend(script, count);
+    StreamClient client(count, expected, bad);  // before the server has threads
+    PacedBackend backend(script, count + bad);
     ServerSetup setup;
     setup.options.port = 0, setup.options.log_level = "error";
-    setup.options.max_connections = count + 100;
+    setup.options.max_connections = count + bad + 100;
     setup.model.tokenizer = &tokenizer, setup.model.config = &config;
     setup.model.names = {"stub"};
     Server server(setup, backend);
     std::thread thread([&] { server.run(); });
     const double memory = resident_kb(), start_seconds = processor_seconds();
     double most = memory;
-    const int port = server.port();
-    if (::write(port_pipe[1], &port, sizeof port) != sizeof port) return state.SkipWithError("write");
     std::atomic<bool> over{false};
     std::thread watch([&] {
       while (!over) most = std::max(most, resident_kb()), std::this_thread::sleep_for(50ms);
     });
     const auto begin = Time::now();
     ClientResult r;
-    const bool got = ::read(result_pipe[0], &r, sizeof r) == sizeof r;
+    const bool got = client.run(server.port(), r);
     const double seconds = std::chrono::duration<double>(Time::now() - begin).count();
     over = true;
     watch.join();
-    int status = 0;
-    ::waitpid(child, &status, 0);
     const double cpu = processor_seconds() - start_seconds;
     const auto steps = server.service().snapshot().engine.steps;
     server.shut_down();
     thread.join();
-    for (int descriptor : {port_pipe[0], port_pipe[1], result_pipe[0], result_pipe[1]}) ::close(descriptor);
     if (!got) return state.SkipWithError("the client failed");
-    state.counters["lost"] = static_cast<double>(r.wrong);
-    state.counters["gap_p50"] = r.p50, state.counters["gap_p99"] = r.p99, state.counters["gap_max"] = r.most;
+    report(state, r, cpu);
     state.counters["kB_stream"] = (most - memory) / count;
-    state.counters["us_token"] = 1e6 * cpu / static_cast<double>(std::max<int64_t>(1, r.tokens));
     state.counters["steps_s"] = static_cast<double>(steps) / seconds;
   }
 }
 
-BENCHMARK(Load)->Arg(100)->Arg(2000)->Iterations(1)->UseRealTime()->Unit(benchmark::kSecond);
+// The second number: clients that behave badly beside them.
+BENCHMARK(Load)
+    ->Args({200, 0})
+    ->Args({2000, 0})
+    ->Args({2000, 300})
+    ->Iterations(1)
+    ->UseRealTime()
+    ->Unit(benchmark::kSecond);
+
+/// Processor seconds of another process so far.
+double processor_seconds(pid_t process) {
+  std::ifstream file("/proc/" + std::to_string(process) + "/stat");
+  std::string text((std::istreambuf_iterator<char>(file)), {});
+  std::istringstream fields(text.substr(text.rfind(')') + 1));
+  std::string skipped;
+  for (int i = 0; i < 11; ++i) fields >> skipped;
+  double user = 0, system = 0;
+  fields >> user >> system;
+  return (user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+/// A server of another kind (compare/), started by the command in OTHER_SERVER with a file of tokens, one a line, as
+/// its argument. It prints its port and gives every stream a token each 20 ms.
+void Other(benchmark::State& state) {
+  const char* command = std::getenv("OTHER_SERVER");
+  if (!command) return state.SkipWithError("OTHER_SERVER is not set");
+  const auto tokenizer = text::Tokenizer::load(FATHOM_SOURCE_DIR "/models/fairy/tokenizer.json");
+  std::string expected;
+  const std::string file = "/tmp/fathom-tokens-" + std::to_string(::getpid());
+  {
+    std::ofstream out(file);
+    for (const int32_t id : script_of(tokenizer, expected)) out << tokenizer.bytes(id) << "\n";
+  }
+  for (auto _ : state) {
+    StreamClient client(static_cast<int>(state.range(0)), expected);
+    int output[2];
+    if (::pipe(output) != 0) return state.SkipWithError("pipe");
+    const pid_t server = ::fork();
+    if (server == 0) {
+      ::dup2(output[1], STDOUT_FILENO);
+      const std::string line = std::string("exec ") + command + " " + file;
+      ::execl("/bin/sh", "sh", "-c", line.c_str(), nullptr);
+      ::_exit(127);
+    }
+    ::close(output[1]);
+    std::string port;
+    for (char c; ::read(output[0], &c, 1) == 1 && c != '\n';) port += c;
+    const double start = processor_seconds(server);
+    ClientResult r;
+    const bool got = !port.empty() && client.run(std::atoi(port.c_str()), r);
+    report(state, r, processor_seconds(server) - start);
+    ::kill(server, SIGKILL);
+    int status = 0;
+    ::waitpid(server, &status, 0);
+    ::close(output[0]);
+    if (!got) state.SkipWithError("the other server or the client failed");
+  }
+  ::unlink(file.c_str());
+}
+
+BENCHMARK(Other)->Arg(200)->Iterations(1)->UseRealTime()->Unit(benchmark::kSecond);
 
 }  // namespace

@@ -1,5 +1,7 @@
 #include "serve/access.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 namespace fathom::serve {
@@ -32,8 +34,7 @@ bool is_loopback(std::string_view host) {
 Access::Access(std::vector<std::string> keys, std::vector<std::string> origins, bool loopback)
     : keys_(std::move(keys)), origins_(std::move(origins)), loopback_(loopback) {}
 
-bool Access::key_ok(const HttpRequest& request) const {
-  if (keys_.empty()) return true;
+std::string_view Access::given_key(const HttpRequest& request) {
   std::string_view given = request.header("x-api-key");
   const std::string_view authorization = request.header("authorization");
   constexpr std::string_view kBearer = "bearer ";
@@ -41,6 +42,17 @@ bool Access::key_ok(const HttpRequest& request) const {
       std::equal(kBearer.begin(), kBearer.end(), authorization.begin(),
                  [](char a, char b) { return a == (b >= 'A' && b <= 'Z' ? b + 32 : b); }))
     given = authorization.substr(kBearer.size());
+  return given;
+}
+
+std::string Access::client_of(const HttpRequest& request, std::string_view user) const {
+  if (!keys_.empty()) return std::string(given_key(request));
+  return fmt::format("{} {}", request.peer, user);
+}
+
+bool Access::key_ok(const HttpRequest& request) const {
+  if (keys_.empty()) return true;
+  const std::string_view given = given_key(request);
   bool good = false;
   for (const std::string& key : keys_) good |= same_secret(given, key);
   return good;

@@ -19,6 +19,10 @@ class Access {
   /// True when no key is needed or the request brings one ("authorization: Bearer KEY" or "x-api-key: KEY").
   bool key_ok(const HttpRequest& request) const;
 
+  /// Whose requests share their turns: the key where keys are asked for; else the client's address, and what it calls
+  /// its `user`.
+  std::string client_of(const HttpRequest& request, std::string_view user) const;
+
   enum class Origin {
     none,     // no browser, or a page of this server
     allowed,  // a page of another origin that was named
@@ -30,6 +34,9 @@ class Access {
   Origin origin_of(const HttpRequest& request) const;
 
  private:
+  /// The key that a request brings; empty: none.
+  static std::string_view given_key(const HttpRequest& request);
+
   std::vector<std::string> keys_, origins_;
   bool loopback_;
 };

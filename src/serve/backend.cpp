@@ -11,6 +11,7 @@ class EngineBackend final : public Backend {
   RequestId add(GenerationRequest request) override { return engine_.add(std::move(request)); }
   void cancel(RequestId id) override { engine_.cancel(id); }
   void hold(RequestId id, bool held) override { engine_.hold(id, held); }
+  int64_t before(RequestId id) const override { return engine_.before(id); }
   bool step(const std::function<void(const GenerationEvent&)>& report) override { return engine_.step(report); }
   Engine::Stats stats() const override { return engine_.stats(); }
   void set_recorder(Recorder* recorder) override { engine_.set_recorder(recorder); }

@@ -24,6 +24,8 @@ class Backend {
   virtual RequestId add(GenerationRequest request) = 0;
   virtual void cancel(RequestId id) = 0;
   virtual void hold(RequestId id, bool held) = 0;
+  /// Outputs that must end before a waiting request starts, as things stand.
+  virtual int64_t before([[maybe_unused]] RequestId id) const { return 0; }
   virtual bool step(const std::function<void(const GenerationEvent&)>& report) = 0;
   virtual Engine::Stats stats() const = 0;
   /// Spans of the following steps go there; null: nowhere.

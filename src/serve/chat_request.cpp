@@ -132,12 +132,11 @@ ChatPrompt read_prompt(Fields& fields, Api& api, ThinkingChoice& thinking, Outpu
 }  // namespace
 
 ChatCall read_chat(const HttpRequest& http, Api& api, uint64_t random) {
-  const JsonValue body = read_body(http);
-  Fields fields(body);
   ChatCall call;
   TextRequest& r = call.request;
-  call.common = read_common(fields, api.model(), random, r);
-  auto& warnings = call.common.warnings;
+  OutputRequest in(http, api.model(), random, r);
+  Fields& fields = in.fields;
+  auto& warnings = in.common.warnings;
 
   ThinkingChoice thinking;
   OutputForm form;
@@ -151,9 +150,8 @@ ChatCall read_chat(const HttpRequest& http, Api& api, uint64_t random) {
   const auto most = fields.integer("max_tokens", 1, INT32_MAX),
              most_completion = fields.integer("max_completion_tokens", 1, INT32_MAX);
   warn_of_unknown(fields, warnings);
-  EncodedPrompt encoded = encode_prompt(prompt, *api.model().tokenizer);
-  set_form(form, encoded.thinking, api.model(), r);
-  set_prompt(std::move(encoded), thinking.budget, most_completion ? most_completion : most, api, r, warnings);
+  set_chat(prompt, form, thinking, most_completion ? most_completion : most, api, r, warnings);
+  call.common = std::move(in.common);
   return call;
 }
 

@@ -94,11 +94,11 @@ class PromptReader {
 };
 
 CompletionCall read_completion(const HttpRequest& http, Api& api, uint64_t random) {
-  const JsonValue body = read_body(http);
-  Fields fields(body);
   CompletionCall call;
   TextRequest& r = call.request;
-  call.common = read_common(fields, api.model(), random, r);
+  OutputRequest in(http, api.model(), random, r);
+  Fields& fields = in.fields;
+  call.common = std::move(in.common);
   PromptReader(fields, api.model(), call).read();
   const auto choices = static_cast<int64_t>(r.prompts.size()) * r.n;
   if (choices > api.model().max_choices)

@@ -29,6 +29,7 @@ class RunningGeneration final : public Generation, public std::enable_shared_fro
       for (int64_t k = 0; k < request_.n; ++k) choices_.emplace_back(tokenizer, request_.text);
     }
     left_ = static_cast<int>(choices_.size());
+    times_.choices = request_.n, times_.max_tokens = request_.max_tokens;
   }
 
   std::optional<Refusal> submit() {
@@ -59,6 +60,7 @@ class RunningGeneration final : public Generation, public std::enable_shared_fro
     if (!listener_ || c.done) return;
     switch (event.kind) {
       case JobEvent::Kind::accepted:
+        if (accepted_ == 0 && event.before > 0 && request_.on_wait) request_.on_wait(event.before, event.wait_s);
         if (++accepted_ == choices_.size()) listener_->on_accepted();
         return;
       case JobEvent::Kind::token:
@@ -98,6 +100,7 @@ class RunningGeneration final : public Generation, public std::enable_shared_fro
     r.thinking = request_.thinking;
     r.prompt_logprobs = request_.prompt_logprobs;
     r.prefix = request_.prefix;
+    r.client = request_.client;
     r.constraint = request_.constraint;
     job.listener = std::make_shared<Port>(shared_from_this(), choice);
     if (request_.timeout.count() > 0) job.deadline = times_.submitted + request_.timeout;
@@ -107,7 +110,7 @@ class RunningGeneration final : public Generation, public std::enable_shared_fro
   void on_token(int choice, Choice& c, const JobEvent& event) {
     const int32_t token = event.token.token;
     if (times_.first_token == Clock::time_point{}) {
-      times_.first_token = event.at;
+      times_.first_token = event.at, times_.started = event.started;
       if (observer_) observer_->first_token(seconds(event.at - times_.submitted));
     } else if (observer_ && c.last_at != Clock::time_point{}) {
       observer_->next_token(seconds(event.at - c.last_at));

@@ -9,6 +9,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -38,6 +39,10 @@ struct TextRequest {
   bool one_call = false;                 // tool calls beyond the first are left out (parallel_tool_calls: false)
   std::chrono::milliseconds timeout{0};  // 0: none
   PrefixUse prefix;
+  std::string client;  // whose it is: turns go round the clients
+  /// Told before the listener is, when the request has to wait: outputs that must end before its first starts, and
+  /// about how many seconds that takes (0: not known).
+  std::function<void(int64_t before, double seconds)> on_wait;
 };
 
 /// Tokens of all choices of a request.
@@ -83,9 +88,10 @@ class TextListener {
 
 /// Times and counts of one request, for logs and metrics.
 struct GenerationTimes {
-  Clock::time_point submitted{}, first_token{}, last_token{}, done{};
+  Clock::time_point submitted{}, started{}, first_token{}, last_token{}, done{};  // started: of the first choice
   Usage usage;
   std::string finish;  // of the first choice, or the failure
+  int64_t choices = 0, max_tokens = 0;
 };
 
 /// A request that is running. Destroying it does not end it; cancel() does.

@@ -83,6 +83,9 @@ struct HttpOptions {
   std::chrono::milliseconds idle_timeout{75'000};    // between requests of a connection
   std::chrono::milliseconds write_timeout{30'000};   // without the client taking a byte
   size_t backlog_high = 64 << 10;
+  /// The body, JSON, of an error that is answered here, for a request of `path` (as far as it is known; perhaps empty).
+  /// Null: the message as plain text.
+  std::function<std::string(int status, std::string_view message, std::string_view path)> error_body;
   /// Told what a handler or a task threw: a bug, but no reason to end.
   std::function<void(const std::string&)> on_error;
 };

@@ -63,6 +63,7 @@ class Connection final : public HttpConnection, public std::enable_shared_from_t
   void dispatch();
   void refuse(int status, std::string_view message);
   void refuse_for(Failure error);
+  std::string path_asked_for() const;
   void wait_writable();
   void flush();
   void answer_sent();
@@ -260,8 +261,8 @@ void Connection::feed() {
     }
     Failure error;
     const size_t used = buffer_.size() == 0 ? 0 : parser_->put(buffer_.data(), error);
-    buffer_.consume(used);
     if (error && error != http::error::need_more) return refuse_for(error);
+    buffer_.consume(used);
     if (parser_->is_header_done() && !header_seen_ && !header_done()) return;
     if (header_seen_) {
       const auto received = static_cast<int64_t>(parser_->get().body().size());
@@ -336,20 +337,36 @@ void Connection::refuse_for(Failure error) {
   refuse(400, fmt::format("this is not HTTP: {}", error.message()));
 }
 
+/// Of the request that is being received: from its first line, which the parser may not have looked at so far.
+std::string Connection::path_asked_for() const {
+  std::string path, query;
+  std::string_view target;
+  if (parser_ && !parser_->get().target().empty()) {
+    target = {parser_->get().target().data(), parser_->get().target().size()};
+  } else {
+    std::string_view line(static_cast<const char*>(buffer_.cdata().data()), buffer_.size());
+    line = line.substr(0, line.find('\n'));
+    const size_t begin = line.find(' ');
+    if (begin == std::string_view::npos) return "";
+    target = line.substr(begin + 1);
+    target = target.substr(0, target.find_first_of(" \r"));
+  }
+  return split_target(target, path, query) ? path : "";
+}
+
 /// Answers a request that never reaches the handler, and closes.
 void Connection::refuse(int status, std::string_view message) {
   ++(status == 408   ? server_->counts.timed_out
      : status == 503 ? server_->counts.refused
                      : server_->counts.bad_requests);
+  const auto& write = server_->options.error_body;
+  const std::string body = write ? write(status, message, path_asked_for()) : std::string(message) + "\n";
+  const char* type = write ? "application/json" : "text/plain; charset=utf-8";
   keep_alive_ = false;
   phase_ = Phase::answering;
   uncharge_body();
-  const std::string body = fmt::format(R"({{"error":{{"message":"{}","type":"{}","param":null,"code":null}}}})",
-                                       message, status == 503 ? "server_error" : "invalid_request_error");
   const std::string headers = status == 503 ? "retry-after: 1\r\n" : "";
-  send({head_text(
-            {status, minor_version_, false, false, static_cast<int64_t>(body.size()), "application/json", headers}),
-        body});
+  send({head_text({status, minor_version_, false, false, static_cast<int64_t>(body.size()), type, headers}), body});
   answer_ended();
 }
 

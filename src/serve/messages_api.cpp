@@ -214,11 +214,13 @@ const char* error_type(int status) {
     case 404:
       return "not_found_error";
     case 413:
+    case 431:
       return "request_too_large";
     case 429:
       return "rate_limit_error";
     case 503:
       return "overloaded_error";
+    case 408:
     case 504:
       return "timeout_error";
     default:

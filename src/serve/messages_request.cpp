@@ -110,26 +110,26 @@ MessagesPrompt read_prompt(Fields& fields, Api& api, std::vector<std::string>& w
 }  // namespace
 
 MessagesCall read_messages_call(const HttpRequest& http, Api& api, uint64_t random) {
-  const JsonValue body = read_body(http);
-  Fields fields(body);
   MessagesCall call;
   TextRequest& r = call.request;
-  call.common = read_common(fields, api.model(), random, r);
-  auto& warnings = call.common.warnings;
+  OutputRequest in(http, api.model(), random, r);
+  Fields& fields = in.fields;
+  auto& warnings = in.common.warnings;
   if (r.n != 1) fields.refuse("n", "other than 1 is not supported here");
   for (const std::string& stop : fields.texts("stop_sequences", 64)) {
     if (stop.empty()) fields.refuse("stop_sequences", "holds an empty text");
     r.text.stop.push_back(stop);
   }
+  if (const JsonValue* metadata = fields.object("metadata"); metadata && r.client.empty())
+    r.client = Fields(*metadata, "metadata.").text("user_id").value_or("");
   const auto most = fields.integer("max_tokens", 1, INT32_MAX);
   if (!most) fields.refuse("max_tokens", "is missing");
 
   MessagesPrompt p = read_prompt(fields, api, warnings);
   r.one_call = p.one_call;
   warn_of_unknown(fields, warnings);
-  EncodedPrompt encoded = encode_prompt(p.prompt, *api.model().tokenizer);
-  set_form(p.form, encoded.thinking, api.model(), r);
-  set_prompt(std::move(encoded), p.thinking.budget, most, api, r, warnings);
+  set_chat(p.prompt, p.form, p.thinking, most, api, r, warnings);
+  call.common = std::move(in.common);
   call.context_limited = r.max_tokens < *most;
   return call;
 }

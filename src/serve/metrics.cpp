@@ -25,6 +25,8 @@ const Histogram::BucketBoundaries kWhole = {0.01, 0.1, 0.3, 0.5, 0.8, 1,  1.5, 2
 const Histogram::BucketBoundaries kTokens = {1,   2,   5,   10,  20,  50,  100, 200, 500, 1e3,
                                              2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6};
 
+const Histogram::BucketBoundaries kChoices = {1, 2, 5, 10, 20};
+
 double seconds(Clock::duration d) {
   return std::chrono::duration<double>(d).count();
 }
@@ -64,12 +66,20 @@ struct Metrics::Impl {
   Histogram& whole = histogram("vllm:e2e_request_latency_seconds", "From the request to its last token", kWhole);
   Histogram& prompt = histogram("vllm:request_prompt_tokens", "Prompt tokens of a request", kTokens);
   Histogram& generated = histogram("vllm:request_generation_tokens", "Generated tokens of a request", kTokens);
+  Histogram& queued = histogram("vllm:request_queue_time_seconds", "From the request to its start", kWhole);
+  Histogram& prefill = histogram("vllm:request_prefill_time_seconds", "From its start to the first token", kWhole);
+  Histogram& decode = histogram("vllm:request_decode_time_seconds", "From the first token to the last", kWhole);
+  Histogram& inference = histogram("vllm:request_inference_time_seconds", "From its start to the last token", kWhole);
+  Histogram& choices = histogram("vllm:request_params_n", "Choices asked for", kChoices);
+  Histogram& most = histogram("vllm:request_params_max_tokens", "Most tokens of an output", kTokens);
   prometheus::Family<prometheus::Counter>& finished =
       counter_family("vllm:request_success_total", "Requests that ended, by reason");
   prometheus::Counter& prompt_total = counter("vllm:prompt_tokens_total", "Prompt tokens processed");
   prometheus::Counter& generated_total = counter("vllm:generation_tokens_total", "Tokens generated");
   prometheus::Gauge& running = gauge("vllm:num_requests_running", "Outputs being generated");
   prometheus::Gauge& waiting = gauge("vllm:num_requests_waiting", "Outputs that wait for their turn");
+  prometheus::Gauge& waiting_clients =
+      gauge("fathom_clients_waiting", "Clients that wait for the turn of an output that has not begun");
   prometheus::Gauge& cache =
       gauge("vllm:kv_cache_usage_perc", "Share of the cache pages that running outputs use, 0 to 1");
   prometheus::Gauge& cache_bytes = gauge("fathom_cache_bytes", "Memory of the cache");
@@ -109,6 +119,13 @@ void Metrics::ended(const GenerationTimes& t) {
   impl_->whole.Observe(seconds(t.done - t.submitted));
   impl_->prompt.Observe(static_cast<double>(t.usage.prompt_tokens));
   impl_->generated.Observe(static_cast<double>(t.usage.completion_tokens));
+  impl_->choices.Observe(static_cast<double>(t.choices));
+  impl_->most.Observe(static_cast<double>(t.max_tokens));
+  if (t.started == Clock::time_point{}) return;
+  impl_->queued.Observe(seconds(t.started - t.submitted));
+  impl_->prefill.Observe(seconds(t.first_token - t.started));
+  impl_->decode.Observe(seconds(t.last_token - t.first_token));
+  impl_->inference.Observe(seconds(t.last_token - t.started));
 }
 
 void Metrics::answered(const std::string& path, int status) {
@@ -146,6 +163,7 @@ std::string Metrics::text(const Service::Snapshot& service, const Backend::Limit
   Impl& m = *impl_;
   m.running.Set(static_cast<double>(service.engine.running));
   m.waiting.Set(static_cast<double>(std::max<int64_t>(0, service.live - static_cast<int64_t>(service.engine.running))));
+  m.waiting_clients.Set(static_cast<double>(service.engine.waiting_clients));
   m.cache.Set(used_share(service.engine.cache));
   m.cache_bytes.Set(static_cast<double>(service.engine.cache.bytes));
   m.cache_tokens.Set(static_cast<double>(limits.cache_tokens));

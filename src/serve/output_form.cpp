@@ -113,4 +113,12 @@ void set_form(const OutputForm& form, bool thinking, const ApiModel& model, Text
   request.constraint = std::make_shared<text::Constraint>(*form.grammar, model.tokens, request.end_ids, before);
 }
 
+void set_chat(const ChatPrompt& prompt, const OutputForm& form, const ThinkingChoice& thinking,
+              const std::optional<int64_t>& max_tokens, Api& api, TextRequest& request,
+              std::vector<std::string>& warnings) {
+  EncodedPrompt encoded = encode_prompt(prompt, *api.model().tokenizer);
+  set_form(form, encoded.thinking, api.model(), request);
+  set_prompt(std::move(encoded), thinking.budget, max_tokens, api, request, warnings);
+}
+
 }  // namespace fathom::serve

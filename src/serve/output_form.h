@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 
+#include "serve/chat_prompt.h"
 #include "serve/fields.h"
 #include "text/constrain/grammar.h"
 
@@ -34,5 +35,11 @@ void require_object(OutputForm& form);
 /// calls are forbidden, the token that begins one cannot be drawn. Throws ApiError for a form that contradicts
 /// ignore_eos.
 void set_form(const OutputForm& form, bool thinking, const ApiModel& model, TextRequest& request);
+
+/// The end of reading a request of a chat API: tokenises the prompt and puts it, the form of the output and the lengths
+/// into `request`. Throws Error as encode_prompt(), set_form() and set_prompt() do.
+void set_chat(const ChatPrompt& prompt, const OutputForm& form, const ThinkingChoice& thinking,
+              const std::optional<int64_t>& max_tokens, Api& api, TextRequest& request,
+              std::vector<std::string>& warnings);
 
 }  // namespace fathom::serve

@@ -134,12 +134,11 @@ std::string echo_of(Fields& fields, const TextRequest& request, const ChatPrompt
 }  // namespace
 
 ResponsesCall read_responses_call(const HttpRequest& http, Api& api, uint64_t random) {
-  const JsonValue body = read_body(http);
-  Fields fields(body);
   ResponsesCall call;
   TextRequest& r = call.request;
-  call.common = read_common(fields, api.model(), random, r);
-  auto& warnings = call.common.warnings;
+  OutputRequest in(http, api.model(), random, r);
+  Fields& fields = in.fields;
+  auto& warnings = in.common.warnings;
   if (r.n != 1) fields.refuse("n", "other than 1 is not supported here");
   refuse_what_is_missing(fields, warnings);
   r.one_call = !fields.boolean("parallel_tool_calls").value_or(true);
@@ -158,9 +157,8 @@ ResponsesCall read_responses_call(const HttpRequest& http, Api& api, uint64_t ra
   const auto most = fields.integer("max_output_tokens", 1, INT32_MAX);
   warn_of_unknown(fields, warnings);
 
-  EncodedPrompt encoded = encode_prompt(prompt, *api.model().tokenizer);
-  set_form(form, encoded.thinking, api.model(), r);
-  set_prompt(std::move(encoded), thinking.budget, most, api, r, warnings);
+  set_chat(prompt, form, thinking, most, api, r, warnings);
+  call.common = std::move(in.common);
   call.echo = echo_of(fields, r, prompt);
   return call;
 }

@@ -86,6 +86,7 @@ CommonFields read_common(Fields& fields, const ApiModel& model, uint64_t random,
     request.stop_ids.push_back(static_cast<int32_t>(id));
   request.text.include_stop = fields.boolean("include_stop_str_in_output").value_or(false);
   request.text.stop_in_reasoning = fields.boolean("stop_in_reasoning").value_or(false);
+  request.client = fields.text("user").value_or("");
   request.prefix.salt = fields.text("cache_salt").value_or("");
   request.timeout = model.timeout;
   if (const auto v = fields.number("timeout", 0.001, 86400)) {
@@ -94,7 +95,7 @@ CommonFields read_common(Fields& fields, const ApiModel& model, uint64_t random,
   }
   // Known fields that say nothing about the output.
   fields.ignore(
-      {"user", "metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"});
+      {"metadata", "store", "service_tier", "safety_identifier", "prompt_cache_key", "prompt_cache_retention"});
   return common;
 }
 

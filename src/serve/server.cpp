@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <random>
 #include <unordered_map>
 
@@ -120,6 +121,11 @@ Server::Impl::Impl(const ServerSetup& s, Backend& backend)
       http(
           [&] {
             HttpOptions h = http_options(s.options);
+            h.error_body = [](int status, std::string_view message, std::string_view path) {
+              const ApiError error(status, status == 503 ? "server_error" : "invalid_request_error",
+                                   std::string(message));
+              return is_messages_path(path) ? messages_error(error) : openai_error(error);
+            };
             h.on_error = [this](const std::string& what) { log.error("internal_error", {{"what", what}}); };
             return h;
           }(),
@@ -212,6 +218,13 @@ void Server::Impl::start(const std::shared_ptr<Exchange>& exchange, TextRequest 
   const auto at = tracked.find(exchange.get());
   if (at == tracked.end()) return;  // the client has gone
   request.id = at->second.id;
+  request.client = access.client_of(exchange->request(), request.client);
+  request.on_wait = [weak = std::weak_ptr(exchange)](int64_t before, double seconds) {
+    const auto waiting = weak.lock();
+    if (!waiting || waiting->begun()) return;
+    waiting->add_header("x-fathom-queue", std::to_string(before));
+    if (seconds > 0) waiting->add_header("x-fathom-wait", std::to_string(static_cast<int64_t>(std::ceil(seconds))));
+  };
   auto result = start_generation(*engine, *setup.model.tokenizer, std::move(request), std::move(listener), &metrics);
   if (const auto* refusal = std::get_if<Refusal>(&result)) {
     if (refusal->kind == Refusal::Kind::draining)
@@ -259,7 +272,8 @@ bool Server::Impl::admitted(Exchange& exchange) {
         fmt::format("pages of {} may not use this server (--cors-origin)", printable(request.header("origin"))));
   if (origin == Access::Origin::allowed) {
     exchange.add_header("access-control-allow-origin", request.header("origin"));
-    exchange.add_header("access-control-expose-headers", "x-request-id, x-fathom-warning, retry-after");
+    exchange.add_header("access-control-expose-headers",
+                        "x-request-id, x-fathom-warning, x-fathom-queue, x-fathom-wait, retry-after");
     exchange.add_header("vary", "origin");
   }
   if (request.method == "OPTIONS") {

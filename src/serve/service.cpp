@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <thread>
 #include <unordered_map>
@@ -74,6 +75,7 @@ struct Service::Impl {
 
   struct Live {
     RequestId engine_id;
+    std::string client;
     std::shared_ptr<JobListener> listener;
     Clock::time_point deadline;
   };
@@ -90,6 +92,7 @@ struct Service::Impl {
   void send_batch();
   void publish();
   int retry_after(int64_t over) const;
+  std::optional<Refusal> refusal(const std::vector<Job>& jobs) const;
 
   Backend& backend;
   const ServiceOptions options;
@@ -102,6 +105,7 @@ struct Service::Impl {
   bool stopping = false;
   JobId next_id = 1;
   Snapshot shared;
+  std::unordered_map<std::string, int64_t> live_of;  // shared.live by client
   std::function<bool(Backend&)> new_hook;
   bool hook_changed = false;
 
@@ -112,7 +116,8 @@ struct Service::Impl {
   Batch batch;
   std::function<bool(Backend&)> hook;
   Clock::time_point last_end{}, last_token{};
-  int64_t ended = 0, failures = 0;  // ended: since the last publish()
+  std::vector<std::string> ended;  // clients of the jobs that did since the last publish()
+  int64_t failures = 0;
   std::string last_failure;
   double seconds_a_job = 0;
   std::thread thread;
@@ -168,9 +173,12 @@ void Service::Impl::apply(Commands& commands) {
 void Service::Impl::add(JobId id, Job job) {
   JobEvent event;
   event.at = Clock::now();
+  std::string client = job.request.client;
   try {
     const RequestId engine_id = backend.add(std::move(job.request));
-    live[id] = {engine_id, job.listener, job.deadline};
+    event.before = backend.before(engine_id);
+    event.wait_s = static_cast<double>(event.before) * seconds_a_job;
+    live[id] = {engine_id, std::move(client), job.listener, job.deadline};
     job_of[engine_id] = id;
     if (job.deadline != Clock::time_point::max()) deadlines.emplace(job.deadline, id);
     event.kind = JobEvent::Kind::accepted;
@@ -178,7 +186,7 @@ void Service::Impl::add(JobId id, Job job) {
     event.kind = JobEvent::Kind::end;
     event.end = dynamic_cast<const Error*>(&e) ? EndReason::rejected : EndReason::failed;
     event.error = e.what();
-    ++ended;
+    ended.push_back(std::move(client));
   }
   batch.emplace_back(std::move(job.listener), std::move(event));
 }
@@ -194,8 +202,8 @@ void Service::Impl::end(JobId id, EndReason reason, const std::string& error, bo
   if (tell_engine) backend.cancel(at->second.engine_id);
   job_of.erase(at->second.engine_id);
   if (at->second.deadline != Clock::time_point::max()) deadlines.erase({at->second.deadline, id});
+  ended.push_back(std::move(at->second.client));
   live.erase(at);
-  ++ended;
   if (last_end != Clock::time_point{}) {
     const double seconds = std::chrono::duration<double>(event.at - last_end).count();
     seconds_a_job = seconds_a_job == 0 ? seconds : 0.9 * seconds_a_job + 0.1 * seconds;
@@ -238,6 +246,7 @@ void Service::Impl::take(const GenerationEvent& e) {
     JobEvent event;
     event.token = e.token, event.prompt_tokens = e.prompt_tokens;
     event.cached_tokens = e.cached_tokens;
+    event.started = e.started;
     event.at = last_token = Clock::now();
     batch.emplace_back(live.at(id).listener, std::move(event));
   }
@@ -290,7 +299,9 @@ void Service::Impl::publish() {
   const Engine::Stats stats = backend.stats();
   const std::lock_guard lock(mutex);
   shared.engine = stats;
-  shared.live -= std::exchange(ended, 0);
+  shared.live -= static_cast<int64_t>(ended.size());
+  for (const std::string& client : std::exchange(ended, {}))
+    if (const auto at = live_of.find(client); --at->second == 0) live_of.erase(at);
   shared.last_token = last_token;
   shared.failures = failures, shared.last_failure = last_failure;
   shared.seconds_a_job = seconds_a_job;
@@ -300,6 +311,22 @@ void Service::Impl::publish() {
 int Service::Impl::retry_after(int64_t over) const {
   const double pace = shared.seconds_a_job > 0 ? shared.seconds_a_job : 1;
   return static_cast<int>(std::clamp(std::ceil(pace * static_cast<double>(over)), 1.0, 600.0));
+}
+
+/// Why these jobs are not taken now. With the mutex held.
+std::optional<Refusal> Service::Impl::refusal(const std::vector<Job>& jobs) const {
+  if (shared.draining || stopping)
+    return Refusal{Refusal::Kind::draining, "the server is shutting down and takes no new requests", 5};
+  const int64_t most = backend.limits().max_running + options.max_waiting;
+  const auto wanted = static_cast<int64_t>(jobs.size());
+  const bool newcomer = !jobs.empty() && !live_of.contains(jobs.front().request.client);
+  const int64_t over = shared.live + wanted - (newcomer ? 2 * most : most);
+  if (over <= 0 && (!newcomer || wanted <= most)) return std::nullopt;
+  const int seconds = retry_after(over);
+  return Refusal{Refusal::Kind::overloaded,
+                 fmt::format("{} outputs are running or waiting, the limit is {}: try again in about {} s", shared.live,
+                             most, seconds),
+                 seconds};
 }
 
 Service::Service(Backend& backend, const ServiceOptions& options, Deliver deliver)
@@ -321,20 +348,10 @@ std::variant<std::vector<JobId>, Refusal> Service::submit(std::vector<Job> jobs)
   std::vector<JobId> ids;
   {
     const std::lock_guard lock(impl_->mutex);
-    Snapshot& s = impl_->shared;
-    if (s.draining || impl_->stopping)
-      return Refusal{Refusal::Kind::draining, "the server is shutting down and takes no new requests", 5};
-    const int64_t most = impl_->backend.limits().max_running + impl_->options.max_waiting;
-    const auto wanted = static_cast<int64_t>(jobs.size());
-    if (s.live + wanted > most) {
-      const int seconds = impl_->retry_after(s.live + wanted - most);
-      return Refusal{Refusal::Kind::overloaded,
-                     fmt::format("{} outputs are running or waiting, the limit is {}: try again in about {} s", s.live,
-                                 most, seconds),
-                     seconds};
-    }
-    s.live += wanted;
+    if (auto refusal = impl_->refusal(jobs)) return std::move(*refusal);
+    impl_->shared.live += static_cast<int64_t>(jobs.size());
     for (Job& job : jobs) {
+      ++impl_->live_of[job.request.client];
       ids.push_back(impl_->next_id++);
       impl_->inbox.jobs.emplace_back(ids.back(), std::move(job));
     }

@@ -1,8 +1,9 @@
 // The service owns the engine: one thread that takes jobs, steps the engine and hands out what each job got.
 //
 // A job is one sequence to generate. Every accepted job gets `accepted` first, then its tokens, then exactly one `end`,
-// whatever happens: a client that leaves, a deadline, an engine that throws, a shutdown. Jobs run in order of arrival
-// (the engine's queue); when too many are waiting, submit() refuses at once and says when to come back.
+// whatever happens: a client that leaves, a deadline, an engine that throws, a shutdown. Turns go round the clients
+// (the engine's queue); when too many jobs are waiting, submit() refuses at once and says when to come back. A client
+// that has nothing here is let in beyond the limit, up to twice as many: nobody can take all places.
 //
 // Events of one step are delivered together, through one call of the Deliver function: the HTTP server posts that call
 // to its own thread. When deliveries pile up there the engine waits, so memory stays bounded.
@@ -42,9 +43,12 @@ struct JobEvent {
   SampledToken token;                       // token
   std::vector<SampledToken> prompt_tokens;  // with the first token, when the request asked for prompt_logprobs
   int64_t cached_tokens = 0;                // token: of the prompt, found in the prefix cache
-  EndReason end = EndReason::stop;          // end
-  std::string error;                        // end: why, in one line; empty for stop, length and cancelled
-  Clock::time_point at;                     // when the engine had it
+  Clock::time_point started{};              // token: when the engine began with the job
+  int64_t before = 0;                       // accepted: outputs that must end before it starts, as things stand
+  double wait_s = 0;                // accepted: how long that takes at the pace of late; 0: not known, or no wait
+  EndReason end = EndReason::stop;  // end
+  std::string error;                // end: why, in one line; empty for stop, length and cancelled
+  Clock::time_point at;             // when the engine had it
 };
 
 /// Receives the events of one job, on the thread that Deliver runs things on.
@@ -68,7 +72,7 @@ struct Refusal {
 };
 
 struct ServiceOptions {
-  int64_t max_waiting = 256;     // jobs beyond those that can run at once
+  int64_t max_waiting = 256;     // jobs beyond those that can run at once; of new clients as many again
   int64_t max_undelivered = 16;  // steps whose events have not been taken yet; then the engine waits
 };
 

@@ -124,6 +124,7 @@ GenerationRequest ask(const std::string& client, int32_t seed, size_t prompt, in
 }
 
 TEST(FairQueue, HoldsWithPromptsInChunksAndWhenRequestsGiveWay) {
+  if (kSanitized) GTEST_SKIP() << "too slow with sanitizers; the schedules of schedule_property_test.cpp run with them";
   EngineOptions o;
   o.cache_tokens = 768, o.max_sequences = 3, o.chunk_tokens = 64, o.chunk_beside_decode = 32;
   const auto& config = Fairy::get().checkpoint.config();

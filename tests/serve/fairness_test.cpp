@@ -78,6 +78,43 @@ TEST(Fairness, ALongPromptHoldsRunningOutputsForOneChunkAtATime) {
   service.end_all(EndReason::cancelled, "");
 }
 
+TEST(Fairness, FiveHundredRequestsOfOneClientDoNotHoldTheSingleOneOfAnother) {
+  EngineOptions o;
+  o.cache_tokens = 4096, o.max_sequences = 4, o.chunk_tokens = 64;
+  RealEngine real(o);
+  Arrivals arrivals;
+  ServiceOptions options;
+  options.max_waiting = 600;
+  Service service(*real.backend, options, at_once);
+  // The single request comes from the engine's thread, with the first token of the others: no step is in between.
+  struct Callback final : JobListener {
+    explicit Callback(std::function<void(const JobEvent&)> c) : call(std::move(c)) {}
+    void on_event(const JobEvent& event) override { call(event); }
+    std::function<void(const JobEvent&)> call;
+  };
+  size_t ended = 0;  // of the others, when the single one has ended
+  auto single = job(arrivals, 1000, 8, 3);
+  single[0].request.client = "one";
+  single[0].listener =
+      std::make_shared<Callback>([&, last = std::make_shared<Listener>(arrivals, 1000)](const auto& e) {
+        if (e.kind == JobEvent::Kind::end) ended = arrivals.ends.size();
+        last->on_event(e);
+      });
+  std::vector<Job> jobs;
+  for (int i = 0; i < 500; ++i) {
+    auto next = job(arrivals, i, 8, 3);
+    next[0].request.client = "many";
+    jobs.push_back(std::move(next[0]));
+  }
+  jobs[0].listener = std::make_shared<Callback>([&](const JobEvent& e) {
+    if (e.kind == JobEvent::Kind::token && !single.empty()) service.submit(std::exchange(single, {}));
+  });
+  service.submit(std::move(jobs));
+  ASSERT_TRUE(arrivals.wait_for([&] { return arrivals.ends.contains(1000); }));
+  EXPECT_LE(ended, 20u) << "of five hundred that came before";
+  service.end_all(EndReason::cancelled, "");
+}
+
 TEST(Fairness, MoreRequestsThanTheCacheHoldsAllGetTheTokensTheyGetAlone) {
   EngineOptions small, large;
   small.cache_tokens = 512, small.max_sequences = 6, small.chunk_tokens = 64;

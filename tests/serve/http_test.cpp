@@ -205,6 +205,33 @@ TEST_F(Http, SlowRequestsAreEndedAndHoldNobody) {
   EXPECT_EQ(counts().timed_out, 2);
 }
 
+TEST_F(Http, ItsOwnErrorsAreWrittenInTheFormOfThePathThatWasAskedFor) {
+  HttpOptions options;
+  options.header_timeout = 300ms, options.body_timeout = 300ms;
+  options.max_body_bytes = 1000, options.max_header_bytes = 2000;
+  options.error_body = [](int status, std::string_view, std::string_view path) {
+    return fmt::format("{} {}", status, path);
+  };
+  open(options);
+  const std::pair<std::string, std::string> cases[] = {
+      {"POST /v1/messages?a=b HTTP/1.1\r\nhost", "408 /v1/messages"},
+      {"POST /v1/messages HTTP/1.1\r\nhost: a\r\ncontent-length: 10\r\n\r\nabc", "408 /v1/messages"},
+      {"POST /v1/messages HTTP/1.1\r\nhost: a\r\ncontent-length: 1001\r\n\r\n", "413 /v1/messages"},
+      {"POST /v1/messages HTTP/1.1\r\nx: " + std::string(3000, 'x'), "431 /v1/messages"},
+      {"POST /v1/messages HTTP/1.1\r\n\r\n", "400 /v1/messages"},
+      {"PO", "408 "},
+      {"\x01\x02 nonsense\r\n\r\n", "400 "},
+      {"GET nonsense HTTP/1.1\r\nhost: a\r\n\r\n", "400 "},
+  };
+  for (const auto& [request, body] : cases) {
+    Client client(port());
+    client.send(request);
+    const Answer a = client.read();
+    EXPECT_EQ(a.body, body) << request.substr(0, 60);
+    EXPECT_EQ(a.header("content-type"), "application/json");
+  }
+}
+
 TEST_F(Http, ASlowReaderIsToldAboutAndHoldsNobody) {
   open();
   Client slow(port(), 4096);

@@ -389,6 +389,46 @@ TEST(Messages, KeysAreAskedForInBothHeaders) {
   EXPECT_EQ(post(server.port(), kPath, ask("", 1), "authorization: Bearer secret\r\n").status, 200);
 }
 
+TEST(Messages, ErrorsOfEveryLayerHaveAnthropicsForm) {
+  StubBackend backend(StubBackend::counting, 1);
+  backend.paused = true;
+  ServeOptions options = quiet_options();
+  options.api_keys = {"secret"}, options.max_waiting = 0, options.max_body_mib = 1;
+  RunningServer server(backend, options);
+  const std::string key = "x-api-key: secret\r\n";
+  const auto check = [](const Answer& a, int status, const std::string& type) {
+    EXPECT_EQ(a.status, status);
+    EXPECT_EQ(at(a.body, "type"), "error") << a.body;
+    EXPECT_EQ(at(a.body, "error.type"), type) << a.body;
+    EXPECT_FALSE(at(a.body, "error.message").empty());
+  };
+  const auto raw = [&](const std::string& bytes) {
+    Client client(server.port());
+    client.send(bytes);
+    return client.read();
+  };
+  check(post(server.port(), kPath, ask("", 1)), 401, "authentication_error");
+  check(get(server.port(), kPath, key), 405, "invalid_request_error");
+  check(post(server.port(), "/v1/messages/batches", "{}", key), 404, "not_found_error");
+  check(post(server.port(), kPath, R"({"model":"none","max_tokens":1,"messages":[]})", key), 404, "not_found_error");
+  check(raw("POST /v1/messages HTTP/1.1\r\nhost: a\r\ncontent-length: 2000000\r\n\r\n"), 413, "request_too_large");
+  check(raw("POST /v1/messages HTTP/1.1\r\nhost: a\r\nx: " + std::string(40000, 'x')), 431, "request_too_large");
+  check(raw("POST /v1/messages HTTP/1.1\r\n\r\n"), 400, "invalid_request_error");
+  check(post(server.port(), kPath, "{}", key + "content-encoding: gzip\r\n"), 415, "invalid_request_error");
+  Client first(server.port());
+  first.send(post_text(kPath, ask("", 1), key));
+  while (server.server().service().snapshot().live == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  const Answer refused = post(server.port(), kPath, ask("", 1), key);
+  check(refused, 429, "rate_limit_error");
+  EXPECT_GE(std::stoi(refused.header("retry-after")), 1);
+  backend.paused = false;
+  EXPECT_EQ(first.read().status, 200);
+  // The same in the middle of OpenAI's paths keeps OpenAI's form.
+  EXPECT_EQ(
+      at(raw("POST /v1/chat/completions HTTP/1.1\r\nhost: a\r\ncontent-length: 2000000\r\n\r\n").body, "error.type"),
+      "invalid_request_error");
+}
+
 TEST(Messages, AFailureInTheMiddleOfAStreamIsAnErrorEventAndTheLast) {
   StubBackend backend;
   backend.step_time = std::chrono::milliseconds(5);

@@ -160,6 +160,34 @@ TEST(Operations, OverloadIs429WithATimeToComeBack) {
   EXPECT_EQ(metric(server.port(), "fathom_requests_refused_total"), 1);
 }
 
+TEST(Operations, OneClientCannotTakeAllPlacesAndWhoWaitsIsToldHowManyAreBefore) {
+  StubBackend backend(StubBackend::counting, 2);
+  backend.paused = true;
+  ServeOptions o = quiet_options();
+  o.max_waiting = 2;
+  RunningServer server(backend, o);
+  const auto live = [&] { return server.server().service().snapshot().live; };
+  std::vector<std::unique_ptr<Client>> clients;
+  const auto ask = [&](const std::string& user) {
+    const int64_t before = live();
+    clients.push_back(std::make_unique<Client>(server.port()));
+    clients.back()->send(post_text(kChat, chat(R"("max_tokens":5,"stream":true,"user":")" + user + "\"")));
+    wait_until([&] { return live() > before; });
+  };
+  for (int i = 0; i < 4; ++i) ask("many");
+  EXPECT_EQ(post(server.port(), kChat, chat(R"("user":"many")")).status, 429);
+  ask("one");
+  EXPECT_EQ(post(server.port(), kChat, chat(R"("user":"one")")).status, 429) << "once";
+  ask("two"), ask("three"), ask("four");
+  EXPECT_EQ(post(server.port(), kChat, chat(R"("user":"five")")).status, 429) << "there is an end to it";
+  backend.paused = false;
+  for (size_t i = 0; i < clients.size(); ++i) {
+    const Answer a = clients[i]->read();
+    EXPECT_EQ(a.status, 200);
+    EXPECT_EQ(a.header("x-fathom-queue"), i < 2 ? "" : std::to_string(i - 1)) << i;
+  }
+}
+
 TEST(Operations, AFailingEngineGives500OrAnErrorEventAndTheServerGoesOn) {
   StubBackend backend;
   backend.step_time = 2ms;
@@ -223,6 +251,13 @@ TEST(Operations, MetricsAgreeWithWhatClientsGot) {
   EXPECT_EQ(metric(server.port(), "vllm:num_requests_running"), 0);
   EXPECT_EQ(metric(server.port(), "vllm:request_generation_tokens_sum"), completion);
   EXPECT_EQ(metric(server.port(), "vllm:kv_cache_usage_perc"), 0);
+  for (const char* part : {"queue", "prefill", "decode", "inference"})
+    EXPECT_EQ(metric(server.port(), fmt::format("vllm:request_{}_time_seconds_count", part)), 3) << part;
+  const auto sum = [&](const char* part) { return metric(server.port(), fmt::format("vllm:{}_seconds_sum", part)); };
+  EXPECT_NEAR(sum("request_queue_time") + sum("request_prefill_time"), sum("time_to_first_token"), 1e-6);
+  EXPECT_NEAR(sum("request_prefill_time") + sum("request_decode_time"), sum("request_inference_time"), 1e-6);
+  EXPECT_EQ(metric(server.port(), "vllm:request_params_n_sum"), 3);
+  EXPECT_EQ(metric(server.port(), "vllm:request_params_max_tokens_sum"), 5 + 6 + 7);
 }
 
 TEST(Operations, TheSecondTurnOfAChatTakesItsPrefixFromTheCache) {

@@ -85,9 +85,9 @@ def read_all(s, pause=0.0):
 def ask(rng, stream, pause=0.0):
     global tokens_seen
     prompt = rng.choice(["Tell me a story", "Who is the king?", "word " * rng.choice([50, 300, 700])])
-    key = (prompt, rng.randrange(4), rng.choice([1, 8, 40]))
+    key = (prompt, rng.randrange(4), rng.choice([1, 8, 8, 40, 40, 350]))
     body = {"messages": [{"role": "user", "content": prompt}], "seed": key[1], "max_tokens": key[2], "stream": stream,
-            "ignore_eos": True, "top_p": 0.9}
+            "ignore_eos": True, "top_p": 0.9, "user": rng.choice(["", "a", "b", "c"])}
     with connect(pause > 0) as s:
         s.sendall(request("/v1/chat/completions", body))
         status, text = read_all(s, pause)
@@ -114,6 +114,39 @@ def ask(rng, stream, pause=0.0):
             problems.append(f"another text for {key[0][:30]!r} {key[1:]}: {content!r} instead of {expected[key]!r}")
     if used != key[2]:
         problem(f"{used} tokens instead of {key[2]}")
+
+
+def other(rng):
+    """The other APIs, choices, and outputs that must have a form."""
+    global tokens_seen
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"], "additionalProperties": False}
+    path, body, last = rng.choice([
+        ("/v1/messages", {"max_tokens": 12, "messages": [{"role": "user", "content": "Hello"}]}, "event: message_stop"),
+        ("/v1/responses", {"max_output_tokens": 12, "input": "Hello"}, ("event: response.incomplete", "event: response.completed")),
+        ("/v1/completions", {"max_tokens": 5, "prompt": "word " * rng.choice([1, 300]), "n": 3}, "data: [DONE]"),
+        ("/v1/chat/completions", {"max_tokens": 60, "messages": [{"role": "user", "content": "Hello"}],
+                                  "response_format": {"type": "json_schema", "json_schema": {"schema": schema}}}, "data: [DONE]")])
+    stream = rng.random() < 0.5
+    with connect() as s:
+        s.sendall(request(path, {**body, "stream": stream, "user": rng.choice(["a", "b"])}))
+        status, text = read_all(s)
+    count(f"other {status}")
+    if status == 429:
+        return time.sleep(0.05)
+    if status != 200:
+        return problem(f"{path}: {status} {text[:200]}")
+    if stream:
+        if not text.strip().split("\n\n")[-1].startswith(last):
+            problem(f"{path}: ends with {text[-200:]}")
+        return
+    answer = json.loads(text)
+    usage = answer["usage"]
+    with lock:
+        tokens_seen += usage.get("completion_tokens", usage.get("output_tokens"))
+    if "response_format" in body:
+        choice = answer["choices"][0]
+        if choice["finish_reason"] == "stop" and set(json.loads(choice["message"]["content"])) != {"a"}:
+            problem(f"not of the schema: {choice}")
 
 
 def leave(rng):
@@ -149,7 +182,7 @@ def client(number):
     while time.monotonic() < end:
         try:
             rng.choices([lambda: ask(rng, True), lambda: ask(rng, False), lambda: ask(rng, True, 0.002),
-                         lambda: leave(rng), lambda: garbage(rng)], [4, 3, 1, 3, 2])[0]()
+                         lambda: other(rng), lambda: leave(rng), lambda: garbage(rng)], [4, 3, 1, 3, 3, 2])[0]()
         except Exception as e:  # noqa: BLE001
             problem(f"client {number}: {e!r}")
             if server.poll() is not None:

@@ -56,6 +56,10 @@ class StubBackend final : public Backend {
       if (a.id == id) a.held = held;
   }
   void set_recorder(Recorder*) override {}
+  int64_t before(RequestId id) const override {
+    const auto at = std::find_if(queue_.begin(), queue_.end(), [&](const Active& a) { return a.id == id; });
+    return std::max<int64_t>(0, at - queue_.begin() + 1 - limits_.max_running);
+  }
 
   bool step(const std::function<void(const GenerationEvent&)>& report) override {
     while (paused) std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -192,5 +192,26 @@ TEST(ParseCases, ResultsAreThoseOfTheOfficialParserOrOfTheTable) {
   EXPECT_EQ(same + used, 130u);
 }
 
+TEST(ParseCases, EveryOutputGivesTheSameWhereverItsBytesAreCut) {
+  const auto path = kProtocolData / "encoding-cases/parse.jsonl";
+  if (!std::filesystem::exists(path)) GTEST_SKIP() << "the recorded parser cases are not here";
+  for (const JsonValue& c : read_lines(path)) {
+    const JsonValue& input = *c.find("input");
+    const std::string_view text = input.find("text")->text;
+    const ParserOptions options{.thinking = input.find("thinking_mode")->text == "thinking"};
+    const ParsedOutput whole = parse_output(text, options);
+    for (size_t cut = 0; cut <= text.size(); ++cut) {
+      OutputParser parser(options);
+      ParsedOutput out;
+      for (const auto& events : {parser.push(text.substr(0, cut)), parser.push(text.substr(cut)), parser.finish()})
+        for (const OutputEvent& event : events) out.add(event);
+      const bool same = out.reasoning == whole.reasoning && out.content == whole.content &&
+                        calls_of(out) == calls_of(whole) && out.errors == whole.errors &&
+                        out.leftover == whole.leftover;
+      ASSERT_TRUE(same) << c.find("id")->text << " cut behind byte " << cut;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace fathom::text::testing

@@ -22,21 +22,20 @@ void add(TokenSet& set, int32_t id) {
 
 }  // namespace
 
-TokenTable::TokenTable(const Tokenizer& tokenizer) : vocab_(tokenizer.vocab_size()) {
-  texts_.resize(static_cast<size_t>(vocab_));
-  for (int32_t id = 0; id < vocab_; ++id) {
-    if (!tokenizer.has(id) || tokenizer.is_special(id)) continue;
-    texts_[static_cast<size_t>(id)] = tokenizer.bytes(id);
-  }
-  for (int32_t id = 0; id < vocab_; ++id)
-    if (!texts_[static_cast<size_t>(id)].empty()) entries_.push_back({texts_[static_cast<size_t>(id)], id, 0});
-  std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.bytes < b.bytes; });
-  for (size_t i = 1; i < entries_.size(); ++i)
-    entries_[i].common = common_bytes(entries_[i - 1].bytes, entries_[i].bytes);
+std::span<const TokenTable::Entry> TokenTable::entries() const {
+  std::call_once(sorted_, [this] {
+    for (int32_t id = 0; id < vocab_size(); ++id)
+      if (!bytes(id).empty()) entries_.push_back({bytes(id), id, 0});
+    std::sort(entries_.begin(), entries_.end(), [](const Entry& a, const Entry& b) { return a.bytes < b.bytes; });
+    for (size_t i = 1; i < entries_.size(); ++i)
+      entries_[i].common = common_bytes(entries_[i - 1].bytes, entries_[i].bytes);
+  });
+  return entries_;
 }
 
 std::string_view TokenTable::bytes(int32_t id) const {
-  return id >= 0 && id < vocab_ ? std::string_view(texts_[static_cast<size_t>(id)]) : std::string_view();
+  const bool known = id >= 0 && id < vocab_size() && tokenizer_.has(id) && !tokenizer_.is_special(id);
+  return known ? tokenizer_.bytes(id) : std::string_view();
 }
 
 Constraint::Constraint(const Grammar& grammar, std::shared_ptr<const TokenTable> tokens, std::vector<int32_t> end_ids,

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -16,26 +17,28 @@
 
 namespace fathom::text {
 
-/// The tokens of a vocabulary in the order of their bytes. Immutable. Special tokens are not in it: a grammar can never
-/// ask for control tokens. Other added tokens (tags of tool calls) are their text.
+/// The tokens of a vocabulary in the order of their bytes. Special tokens are not in it: a grammar can never ask for
+/// control tokens. Other added tokens (tags of tool calls) are their text. Sorted when it is first asked for; from any
+/// thread.
 class TokenTable {
  public:
-  explicit TokenTable(const Tokenizer& tokenizer);
+  /// `tokenizer` outlives the table, which refers to its bytes.
+  explicit TokenTable(const Tokenizer& tokenizer) : tokenizer_(tokenizer) {}
 
   struct Entry {
     std::string_view bytes;
     int32_t id;
     uint32_t common;  // bytes that it begins with as the entry before does
   };
-  std::span<const Entry> entries() const { return entries_; }
-  int64_t vocab_size() const { return vocab_; }
+  std::span<const Entry> entries() const;
+  int64_t vocab_size() const { return tokenizer_.vocab_size(); }
   /// Bytes of a token; empty for those that are not in the table.
   std::string_view bytes(int32_t id) const;
 
  private:
-  std::vector<Entry> entries_;
-  std::vector<std::string> texts_;  // by id
-  int64_t vocab_ = 0;
+  const Tokenizer& tokenizer_;
+  mutable std::once_flag sorted_;
+  mutable std::vector<Entry> entries_;
 };
 
 /// A set of token ids: bit id % 64 of word id / 64.
