@@ -4,11 +4,6 @@
 #include <cuda_runtime.h>
 
 #include <cstddef>
-#include <cstdint>
-
-namespace fathom::ops {
-int64_t& launch_counter();  // ops/compute_device.h
-}
 
 namespace fathom::ops::device {
 
@@ -50,7 +45,6 @@ void launch(const char* op, void (*kernel)(Parameters...), const LaunchShape& sh
     config.numAttrs = 1;
   }
   check(op, "launch", cudaLaunchKernelEx(&config, kernel, parameters...));
-  ++launch_counter();
 }
 
 inline unsigned blocks_for(int64_t n, int64_t each) {
