@@ -128,7 +128,8 @@ int report(const TraceOptions& o, const trace::CategoryRules& rules) {
     const trace::TextOptions options{terminal_width(o.width), static_cast<size_t>(o.top),
                                      ::isatty(STDOUT_FILENO) == 1 && !std::getenv("NO_COLOR")};
     if (diff) print(trace::diff_text(*diff, analyses[0], analyses[1], options.width, options.top));
-    const bool ranks_first = ranks && ranks->collectives > 0;  // without common collectives each rank tells more
+    // Without common collectives each rank tells more, and so does a file of several devices that hardly wait.
+    const bool ranks_first = ranks && ranks->collectives > 0 && (analyses.size() > 1 || ranks->waiting_share() >= 0.02);
     if (ranks_first) print(trace::ranks_text(*ranks, options.width));
     for (size_t i = 0; i < analyses.size(); ++i)
       print((i || diff || ranks_first ? "\n" : "") + trace::text_report(analyses[i], options));

@@ -19,6 +19,7 @@ Analysis analyse(const Trace& trace, const CategoryRules& rules, const Goal& goa
   }
   out.steps = find_steps(trace, out.summary);
   out.diagnosis = diagnose(trace, out.summary, out.ranking, out.categories, out.steps, goal);
+  for (size_t i = 0; i < out.ranking.rows.size(); ++i) out.ranking.rows[i].ceiling = out.diagnosis.row_speedup[i];
   return out;
 }
 

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "trace/chrome_reader.h"
 #include "trace/finish.h"
+#include "trace/format.h"
 
 namespace fathom::trace {
 namespace {
@@ -129,19 +130,43 @@ class Assembler {
       trace_.import.notes.push_back(
           "device rows were found, but none is a stream or an \"XLA Ops\" row, so no row counts as GPU work");
     lanes_seen_ = any;
+    uint64_t enclosing = 0;
     for (const LaneEvent& e : store_.lane_events) {
       if (!lanes[e.row].is_work) continue;
-      GpuEvent work{e.start,          e.duration,      e.correlation,   NameId{e.name},
+      const std::string_view operation = text(e.operation);
+      if (operation == "while" || operation == "conditional" || operation == "call") {
+        ++enclosing;
+        continue;
+      }
+      GpuEvent work{e.start,          e.duration,      e.correlation,   operation_name(e),
                     ShapeId{e.shape}, StreamId{e.row}, WorkKind::kernel};
       const std::string_view name = text(e.name);
       if (contains(name, "Memcpy")) work.kind = WorkKind::memcpy;
       if (contains(name, "Memset")) work.kind = WorkKind::memset;
       store_.work.push_back(work);
     }
+    if (enclosing)
+      trace_.import.notes.push_back(
+          fmt::format("{} of XLA (while, conditional, call) {} no work: the operations inside have events of their own",
+                      counted(static_cast<int64_t>(enclosing), "control-flow event"), enclosing == 1 ? "is" : "are"));
     if (any_device)
       for (auto& [row, lane] : lanes)
         if (trace_.lanes.size() < 10'000) trace_.lanes.push_back(std::move(lane));
     store_.lane_events = {};
+  }
+
+  /// XLA numbers its instructions, so that each layer's "fusion.17" has a name of its own: without the number, and with
+  /// what XLA says the instruction is, those of a kind come together: "fusion [convolution fusion]".
+  NameId operation_name(const LaneEvent& e) {
+    const std::string_view operation = text(e.operation);
+    if (operation.empty()) return NameId{e.name};
+    std::string_view name = text(e.name);
+    const size_t dot = name.rfind('.');
+    if (dot != std::string_view::npos && dot > 0 &&
+        name.find_first_not_of("0123456789", dot + 1) == std::string_view::npos)
+      name = name.substr(0, dot);
+    if (name == operation) return trace_.names.intern(name);
+    return trace_.names.intern(fmt::format("{} [{}]", name, operation));
   }
 
   /// The device text of a row: what its work names, else what other work of the process names, else the process.
@@ -194,14 +219,8 @@ class Assembler {
   }
 
   void take_host_side(const std::vector<bool>& used, const std::vector<StreamId>& stream_of) {
-    std::map<std::string_view, uint32_t> labels{{"", 0}};
     trace_.calls = std::move(store_.calls);
-    for (HostCall& c : trace_.calls) {
-      const std::string_view label = split_label(text(store_.rows[c.rank_label].pid)).first;
-      const auto [at, added] = labels.try_emplace(label, static_cast<uint32_t>(trace_.labels.size()));
-      if (added) trace_.labels.emplace_back(label);
-      c.rank_label = at->second;
-    }
+    for (HostCall& c : trace_.calls) c.rank_label = label_id(split_label(text(store_.rows[c.rank_label].pid)).first);
     trace_.annotations = std::move(store_.annotations);
     std::map<std::pair<uint32_t, uint32_t>, StreamId> by_row;  // annotations name no device
     for (size_t i = 0; i < used.size(); ++i)
@@ -214,13 +233,20 @@ class Assembler {
     }
   }
 
-  Device describe(const std::tuple<std::string, std::string, std::string>& key) const {
+  uint32_t label_id(std::string_view label) {
+    const auto [at, added] = labels_.try_emplace(std::string(label), static_cast<uint32_t>(trace_.labels.size()));
+    if (added) trace_.labels.emplace_back(label);
+    return at->second;
+  }
+
+  Device describe(const std::tuple<std::string, std::string, std::string>& key) {
     Device d;
     int64_t number = -1;
     const bool numbered = parse_integer(std::get<1>(key), number);
     for (const DeviceProperties& p : document_.devices)
       if (numbered && p.id == number) d = p.facts;
     d.rank_label = std::get<0>(key);
+    d.label = label_id(d.rank_label);
     d.id = std::get<1>(key);
     return d;
   }
@@ -255,6 +281,7 @@ class Assembler {
   std::map<uint32_t, uint32_t> processes_;
   std::map<std::pair<uint32_t, uint32_t>, uint32_t> threads_;
   std::map<uint32_t, std::set<uint32_t>> named_devices_;
+  std::map<std::string, uint32_t> labels_{{"", 0}};  // indices of Trace::labels
   bool is_tpu_ = false, lanes_seen_ = false;
 };
 

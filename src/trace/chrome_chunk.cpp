@@ -272,14 +272,17 @@ class ChunkParser {
     }
   }
 
-  /// Only the rows of devices carry XLA's "kernel_details" and "memcpy_details"; the arguments of others are not read.
+  /// Only the rows of devices carry XLA's "kernel_details", "memcpy_details" and "hlo_category"; the arguments of
+  /// others are not read.
   void take_lane(Ns start, Ns duration) {
-    LaneEvent e{start, duration, 0, out_.names.add(event_.name), row({}), 0};
-    if (event_.args.find("_details\"") != std::string_view::npos) {
+    LaneEvent e{start, duration, 0, out_.names.add(event_.name), row({}), 0, 0};
+    if (event_.args.find("_details\"") != std::string_view::npos ||
+        event_.args.find("\"hlo_category\"") != std::string_view::npos) {
       RawArgs args;
       scan_args(event_.args, args);
       e.correlation = args.correlation;
       e.shape = shape(args);
+      if (args.operation.present) e.operation = out_.names.add(args.operation);
     }
     out_.store.lane_events.push_back(e);
   }

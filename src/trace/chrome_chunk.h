@@ -58,6 +58,7 @@ struct LaneEvent {
   Ns start = 0, duration = 0;
   int64_t correlation = 0;
   uint32_t name = 0, row = 0, shape = 0;
+  uint32_t operation = 0;  // what XLA says it is ("convolution fusion"); the empty text when it does not say
 };
 
 /// A begin or end event; pairs are matched when all are there.

@@ -147,6 +147,7 @@ void take_argument(std::string_view k, const RawText& value, RawArgs& out) {
       break;
     case 12:
       if (is(k, "warps per SM")) shape.warps_per_sm = as_figure(value);
+      if (is(k, "hlo_category")) out.operation = value;
       break;
     case 13:
       if (is(k, "shared memory")) shape.shared_bytes = as_u32(value);

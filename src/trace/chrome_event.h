@@ -12,6 +12,7 @@ namespace fathom::trace {
 struct RawArgs {
   LaunchShape shape;  // collective and group are left empty: see the two texts
   RawText collective, group;
+  RawText operation;        // what XLA says it is
   std::string_view device;  // number as text; empty when absent
   int64_t correlation = 0;
 };

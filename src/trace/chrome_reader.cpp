@@ -283,7 +283,8 @@ void DocumentReader::take(ChunkResult&& chunk) {
     store.annotation_rows.push_back(rows[chunk.store.annotation_rows[i]]);
   }
   for (const LaneEvent& e : chunk.store.lane_events)
-    store.lane_events.push_back({e.start, e.duration, e.correlation, name(e.name), rows[e.row], shapes[e.shape]});
+    store.lane_events.push_back(
+        {e.start, e.duration, e.correlation, name(e.name), rows[e.row], shapes[e.shape], name(e.operation)});
   for (EdgeEvent e : chunk.store.edges) {
     e.name = name(e.name), e.row = rows[e.row], e.shape = shapes[e.shape];
     store.edges.push_back(e);

@@ -1,6 +1,7 @@
 #include "trace/findings.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 
@@ -8,6 +9,7 @@
 #include "trace/format.h"
 #include "trace/names.h"
 #include "trace/occupancy.h"
+#include "trace/saving.h"
 #include "trace/stretches.h"
 
 namespace fathom::trace {
@@ -29,17 +31,28 @@ std::string grid_text(const LaunchShape& s) {
                      s.block[1], s.block[2]);
 }
 
+std::string times_text(double factor) {
+  return factor < 10 ? fmt::format("{:.1f}", factor) : count_text(std::llround(factor));
+}
+
 class Diagnoser {
  public:
   Diagnoser(const Trace& trace, const Summary& summary, const Ranking& ranking, const CategoryTable& categories,
             const StepAnalysis& steps, const Goal& goal)
-      : trace_(trace), summary_(summary), ranking_(ranking), categories_(categories), steps_(steps), goal_(goal) {}
+      : trace_(trace),
+        summary_(summary),
+        ranking_(ranking),
+        categories_(categories),
+        steps_(steps),
+        goal_(goal),
+        saving_(trace, summary, ranking) {}
 
   Diagnosis run() {
+    out_.row_speedup.assign(ranking_.rows.size(), 1);
+    out_.category_speedup.assign(categories_.rows.size(), 1);
     if (ranking_.rows.empty() || summary_.busy <= 0) return out_;
     stretches_ = find_stretches(trace_, ranking_, categories_, steps_);
     out_.base = summary_.busy + stretches_.gap_time;
-    ceilings();
     few_blocks();
     shared_kv();
     simt_gemm();
@@ -51,6 +64,7 @@ class Diagnoser {
     overruns();
     floors();
     goal();
+    ceilings();
     std::stable_sort(out_.findings.begin(), out_.findings.end(),
                      [](const Finding& a, const Finding& b) { return a.gain > b.gain; });
     return std::move(out_);
@@ -63,15 +77,20 @@ class Diagnoser {
   double share(Ns t) const { return static_cast<double>(t) / static_cast<double>(out_.base); }
 
   void add(Finding f) {
+    if (!f.rows.empty()) f.ceiling = std::min(f.ceiling, saving_.without(f.rows));
     f.ceiling = std::clamp<Ns>(f.ceiling, 0, out_.base);
     f.gain = std::clamp<Ns>(f.gain, 0, f.ceiling);
     out_.findings.push_back(std::move(f));
   }
 
   void ceilings() {
-    for (size_t i = 0; i < ranking_.rows.size() && ranking_.rows[i].share >= 0.01; ++i)
-      out_.kernels.push_back({i, out_.speedup(ranking_.rows[i].total)});
-    for (const CategoryRow& r : categories_.rows) out_.categories.push_back({r.category, out_.speedup(r.total)});
+    std::map<size_t, std::vector<size_t>> members;
+    for (size_t i = 0; i < ranking_.rows.size(); ++i) {
+      out_.row_speedup[i] = out_.speedup(saving_.without({&i, 1}));
+      members[ranking_.rows[i].category].push_back(i);
+    }
+    for (size_t i = 0; i < categories_.rows.size(); ++i)
+      out_.category_speedup[i] = out_.speedup(saving_.without(members[categories_.rows[i].category]));
     Ns unknown = 0;
     for (const KernelRow& r : ranking_.rows)
       if (r.kind == WorkKind::kernel && !shape(r).has_grid()) unknown += r.total;
@@ -197,6 +216,9 @@ class Diagnoser {
         "copy under 50 us; the longest run has {}",
         g.longest);
     f.advice = "fuse each run into one kernel, or into the product before or behind it";
+    for (size_t i = 0; i < ranking_.rows.size(); ++i)
+      if (const KernelRow& r = ranking_.rows[i]; r.kind == WorkKind::kernel && categories_.categories[r.category].glue)
+        f.rows.push_back(i);
     f.ceiling = g.time;
     f.gain = g.saving;
     add(std::move(f));
@@ -320,8 +342,9 @@ class Diagnoser {
         if (mean <= f.time || share(r.total) < 0.005) break;
         Finding out;
         out.id = attention ? "attention_floor" : "experts_floor";
-        out.title = fmt::format("{}: {} a call against a floor of {} on {} ({:.0f} times)", name(r), time_text(mean),
-                                time_text(f.time), gpu->name, static_cast<double>(mean) / static_cast<double>(f.time));
+        out.title = fmt::format("{}: {} a call against a floor of {} on {} ({} times)", name(r), time_text(mean),
+                                time_text(f.time), gpu->name,
+                                times_text(static_cast<double>(mean) / static_cast<double>(f.time)));
         out.evidence =
             fmt::format("V4-Flash at batch {}{}: {:.3f} MB and {:.3f} GFLOP for {}, bound by {}", goal_.batch,
                         ranks > 1 ? fmt::format(" over {} ranks", ranks) : "", f.bytes / 1e6, f.flops / 1e9,
@@ -365,7 +388,7 @@ class Diagnoser {
     for (const CategoryRow* r : rows) {
       if (factor <= 1 || out_.speedup(removed) >= factor) break;
       removed += r->total;
-      what += (what.empty() ? "" : ", ") + categories_.categories[r->category].label;
+      what += (what.empty() ? "" : "; ") + categories_.categories[r->category].label;
     }
     if (factor > 1)
       f.advice = out_.speedup(removed) >= factor
@@ -384,6 +407,7 @@ class Diagnoser {
   const CategoryTable& categories_;
   const StepAnalysis& steps_;
   Goal goal_;
+  SavingBound saving_;
   Stretches stretches_;
   Diagnosis out_;
 };

@@ -29,17 +29,12 @@ struct Finding {
   std::vector<size_t> rows;  // rows of the ranking it speaks of
 };
 
-struct Ceiling {     // Amdahl: the speed-up if the work took no time at all
-  size_t index = 0;  // row of the ranking, or category
-  double speedup = 1;
-};
-
 struct Diagnosis {
-  Ns base = 0;                      // what gains are measured against
-  std::vector<Finding> findings;    // by gain, largest first
-  std::vector<Ceiling> kernels;     // the rows above 1 %
-  std::vector<Ceiling> categories;  // all that occur
-  double unknown_launches = 0;      // share of kernel time without a recorded grid: nothing is said about its blocks
+  Ns base = 0;                           // what gains are measured against
+  std::vector<Finding> findings;         // by gain, largest first
+  // Amdahl: the speed-up if the work took no time at all, for each row of the ranking and of the table of categories.
+  std::vector<double> row_speedup, category_speedup;
+  double unknown_launches = 0;  // share of kernel time without a recorded grid: nothing is said about its blocks
 
   double speedup(Ns saved) const;
 };

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "trace/format.h"
+#include "trace/launches.h"
 
 namespace fathom::trace {
 namespace {
@@ -80,26 +81,6 @@ void find_ranks(Trace& trace) {
     else
       d.rank = trace.rank;
   }
-}
-
-/// Which launches have no work and which work has no launch. Only files that record both sides can tell.
-void match_launches(Trace& trace) {
-  if (trace.calls.empty()) return;
-  std::vector<int64_t> launched, worked;
-  for (const HostCall& c : trace.calls)
-    if (c.correlation && c.kind != HostKind::synchronize) launched.push_back(c.correlation);
-  for (const GpuEvent& e : trace.events)
-    if (e.correlation) worked.push_back(e.correlation);
-  std::sort(launched.begin(), launched.end());
-  std::sort(worked.begin(), worked.end());
-  worked.erase(std::unique(worked.begin(), worked.end()), worked.end());
-  for (const HostCall& c : trace.calls)
-    if (c.correlation && (c.kind == HostKind::launch || c.kind == HostKind::graph_launch))
-      trace.import.launches_without_work += !std::binary_search(worked.begin(), worked.end(), c.correlation);
-  if (launched.empty()) return;
-  for (const GpuEvent& e : trace.events)
-    if (e.correlation)
-      trace.import.work_without_launch += !std::binary_search(launched.begin(), launched.end(), e.correlation);
 }
 
 std::string categories_seen(const ImportReport& import) {

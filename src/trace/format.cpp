@@ -24,6 +24,10 @@ std::string microseconds(double ns) {
   return fmt::format("{:.{}f}", us, us < 99.995 ? 2 : us < 99999.5 ? 1 : 0);
 }
 
+std::string speedup_text(double factor) {
+  return factor >= 100 ? "over 100x" : fmt::format("{:.2f}x", factor);
+}
+
 std::string percent(double share) {
   const double p = share * 100;
   if (p > 0 && p < 0.05) return "<0.1 %";

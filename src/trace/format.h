@@ -16,6 +16,8 @@ std::string milliseconds(Ns ns);
 std::string microseconds(double ns);
 /// "40.4 %"; "<0.1 %" for what is not zero but would print as zero.
 std::string percent(double share);
+/// "2.70x"; above a hundred times the figure says no more than that.
+std::string speedup_text(double factor);
 /// "1,148".
 std::string count_text(int64_t n);
 /// "1 call", "1,148 calls"; `many` where the plural is not one + "s".

@@ -239,6 +239,7 @@ json trace_json(const Analysis& a) {
   for (const KernelRow& r : a.ranking.rows) {
     json row = row_json(a, r);
     row["kernel_share"] = r.kernel_share;
+    row["ceiling_speedup"] = r.ceiling;
     row["shapes"] = r.shapes;
     row["shape"] = shape_json(t, t.shapes[index(r.shape)]);
     out["ranking"].push_back(std::move(row));
@@ -246,7 +247,8 @@ json trace_json(const Analysis& a) {
   out["ranking_without_defects"] = json::array();
   for (const KernelRow& r : a.plausible.rows) out["ranking_without_defects"].push_back(row_json(a, r));
   out["categories"] = json::array();
-  for (const CategoryRow& r : a.categories.rows) {
+  for (size_t i = 0; i < a.categories.rows.size(); ++i) {
+    const CategoryRow& r = a.categories.rows[i];
     const Category& c = a.categories.categories[r.category];
     out["categories"].push_back({{"id", c.id},
                                  {"label", c.label},
@@ -255,7 +257,7 @@ json trace_json(const Analysis& a) {
                                  {"names", r.names},
                                  {"total_ns", r.total},
                                  {"share", r.share},
-                                 {"ceiling_speedup", a.diagnosis.speedup(r.total)}});
+                                 {"ceiling_speedup", a.diagnosis.category_speedup[i]}});
   }
   out["steps"] = steps_json(a.steps);
   out["diagnosis"] = diagnosis_json(a);

@@ -45,8 +45,9 @@ std::string section(const Analysis& a, const std::string& date) {
       const Finding& f = a.diagnosis.findings[i];
       out += fmt::format("{}. **{}.** ", i + 1, markdown_text(f.title));
       if (f.ceiling > 0)
-        out += fmt::format("Gain about {} ({:.2f}x), at most {} ({:.2f}x). ", time_text(f.gain),
-                           a.diagnosis.speedup(f.gain), time_text(f.ceiling), a.diagnosis.speedup(f.ceiling));
+        out += fmt::format("Gain about {} ({}), at most {} ({}). ", time_text(f.gain),
+                           speedup_text(a.diagnosis.speedup(f.gain)), time_text(f.ceiling),
+                           speedup_text(a.diagnosis.speedup(f.ceiling)));
       out += markdown_text(f.evidence) + ". Remedy: " + markdown_text(f.advice) + ".\n";
     }
     if (!a.steps.steps.empty()) out += "\n" + markdown_text(steps_sentence(a.steps)) + "\n";

@@ -139,6 +139,7 @@ struct Device {
   std::string id;           // as the file writes it: "0", "GPU 0"
   std::string rank_label;   // process label of merged files ("TP00-DP00"), else empty
   std::optional<int> rank;  // where known
+  uint32_t label = 0;       // Trace::labels: the process label of the host calls that launch its work
   std::string name;         // "NVIDIA H200", may be empty
   int sm_count = 0;
   int compute_major = 0, compute_minor = 0;

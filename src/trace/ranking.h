@@ -19,6 +19,7 @@ struct KernelRow {
   ShapeId shape{};          // the launch shape that took most time
   int64_t shapes = 0;       // distinct launch shapes
   size_t category = 0;      // index in CategoryRules::categories, set by categorise()
+  double ceiling = 1;       // speed-up of the whole if this work took no time, set by analyse()
 
   double mean() const { return calls ? static_cast<double>(total) / static_cast<double>(calls) : 0; }
 };

@@ -76,6 +76,12 @@ void match(std::vector<OneRank>& ranks, RankComparison& out) {
 
 }  // namespace
 
+double RankComparison::waiting_share() const {
+  Ns waiting = 0, span = 0;
+  for (const RankRow& r : rows) waiting = saturated_sum(waiting, r.waiting), span = saturated_sum(span, r.span);
+  return static_cast<double>(waiting) / static_cast<double>(std::max<Ns>(1, span));
+}
+
 RankComparison compare_ranks(const std::vector<Analysis>& analyses) {
   std::vector<OneRank> ranks;
   for (const Analysis& a : analyses)
@@ -86,9 +92,9 @@ RankComparison compare_ranks(const std::vector<Analysis>& analyses) {
   });
   RankComparison out;
   match(ranks, out);
-  Ns waiting = 0, span = 0;
+  Ns waiting = 0;
   for (OneRank& r : ranks) {
-    waiting = saturated_sum(waiting, r.row.waiting), span = saturated_sum(span, r.row.span);
+    waiting = saturated_sum(waiting, r.row.waiting);
     out.rows.push_back(std::move(r.row));
   }
   for (size_t i = 0; i < out.rows.size(); ++i)
@@ -100,10 +106,9 @@ RankComparison compare_ranks(const std::vector<Analysis>& analyses) {
         "The ranks share no collective that could be matched call by call: only their totals can be compared.";
     return out;
   }
-  out.headline = fmt::format(
-      "Ranks wait {} for each other on average ({} of their span); {} arrives last in {} of {} collectives",
-      time_text(waiting / n), percent(static_cast<double>(waiting) / static_cast<double>(std::max<Ns>(1, span))),
-      slow.label, slow.last, out.collectives);
+  out.headline =
+      fmt::format("Ranks wait {} for each other on average ({} of their span); {} arrives last in {} of {} collectives",
+                  time_text(waiting / n), percent(out.waiting_share()), slow.label, slow.last, out.collectives);
   const Ns others = out.rows.size() > 1 ? (waiting - slow.waiting) / (n - 1) : 0;
   out.headline += fmt::format(" and waits {} where the others wait {}. Mean skew of a collective: {}.",
                               time_text(slow.waiting), time_text(others), time_text(out.skew));

@@ -26,6 +26,8 @@ struct RankComparison {
   Ns skew = 0;                  // mean over the collectives of longest minus shortest
   size_t straggler = 0;         // row that arrived last most often
   std::string headline;
+
+  double waiting_share() const;  // of the spans of all ranks
 };
 
 /// One row for each device of each trace. Needs at least two.

@@ -58,6 +58,7 @@ Trace read_json(std::span<const std::byte> bytes, bool gzip, const std::filesyst
                                          "entry of the event list is no object",
                                          "entries of the event list are no objects"));
   assemble(std::move(document), trace);
+  if (options.progress) options.progress(trace.import.file_bytes, trace.import.file_bytes);
   return trace;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "trace/format.h"
+#include "trace/launches.h"
 #include "trace/names.h"
 #include "trace/sequence.h"
 
@@ -162,18 +163,14 @@ class StepFinder {
         candidates.push_back(i);
     const auto markers = choose_markers(candidates, 0.3);
     if (markers.empty()) return false;
-    std::vector<std::pair<int64_t, Ns>> launches;
-    for (const HostCall& c : trace_.calls)
-      if (c.correlation && c.kind != HostKind::synchronize) launches.emplace_back(c.correlation, c.start);
-    std::sort(launches.begin(), launches.end());
+    const LaunchTable launches(trace_);
     std::vector<Range> ranges(markers.size(), Range{SIZE_MAX, 0});
     for (size_t i = device_.begin; i < device_.end; ++i) {
       Ns when = event(i).start;
-      if (!launches.empty()) {
-        const auto at = std::lower_bound(launches.begin(), launches.end(),
-                                         std::pair(event(i).correlation, std::numeric_limits<Ns>::min()));
-        if (at == launches.end() || at->first != event(i).correlation) continue;
-        when = at->second;
+      if (launches.known()) {
+        const auto launched = launches.start_of(event(i));
+        if (!launched) continue;
+        when = *launched;
       }
       const auto after = std::upper_bound(markers.begin(), markers.end(), when,
                                           [&](Ns t, size_t m) { return t < trace_.annotations[m].start; });

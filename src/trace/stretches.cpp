@@ -4,6 +4,8 @@
 #include <limits>
 #include <map>
 
+#include "trace/launches.h"
+
 namespace fathom::trace {
 namespace {
 
@@ -13,7 +15,11 @@ constexpr Ns run_break = 20'000;     // a gap that ends a run
 class Walker {
  public:
   Walker(const Trace& trace, const Ranking& ranking, const CategoryTable& categories, const StepAnalysis& steps)
-      : trace_(trace), steps_(steps), category_of_(trace.names.size(), SIZE_MAX), shortest_(trace.names.size(), 0) {
+      : trace_(trace),
+        steps_(steps),
+        launches_(trace),
+        category_of_(trace.names.size(), SIZE_MAX),
+        shortest_(trace.names.size(), 0) {
     for (size_t i = 0; i < categories.categories.size(); ++i)
       if (categories.categories[i].id == "communication") communication_ = i;
     for (const Category& c : categories.categories) glue_.push_back(c.glue);
@@ -25,7 +31,7 @@ class Walker {
   }
 
   Stretches run() {
-    launches();
+    out_.launches_known = launches_.known();
     for (size_t begin = 0; begin < trace_.events.size();) {
       size_t end = begin;
       const DeviceId device = trace_.device_of(trace_.events[begin]);
@@ -47,21 +53,6 @@ class Walker {
            glue_[category_of_[index(e.name)]];
   }
 
-  void launches() {
-    for (const HostCall& c : trace_.calls)
-      if (c.correlation && c.kind != HostKind::synchronize) launches_.emplace_back(c.correlation, c.start);
-    std::sort(launches_.begin(), launches_.end());
-    out_.launches_known = !launches_.empty();
-  }
-
-  /// Start of the call that launched the event; the far past when it is not recorded.
-  Ns launched(const GpuEvent& e) const {
-    const auto at =
-        std::lower_bound(launches_.begin(), launches_.end(), std::pair(e.correlation, std::numeric_limits<Ns>::min()));
-    return e.correlation && at != launches_.end() && at->first == e.correlation ? at->second
-                                                                                : std::numeric_limits<Ns>::min();
-  }
-
   void gaps(size_t begin, size_t end, DeviceId device) {
     const bool by_steps = !steps_.steps.empty() && device == steps_.device;
     size_t step = 0;
@@ -78,7 +69,8 @@ class Walker {
         if (inside) {
           ++out_.gaps;
           out_.gap_time += gap;
-          if (launched(e) > reach) ++out_.launch_gaps, out_.launch_gap_time += gap;
+          if (const auto launched = launches_.start_of(e); launched && *launched > reach)
+            ++out_.launch_gaps, out_.launch_gap_time += gap;
         }
       }
       reach = std::max(reach, e.end());
@@ -143,11 +135,11 @@ class Walker {
 
   const Trace& trace_;
   const StepAnalysis& steps_;
+  LaunchTable launches_;
   std::vector<size_t> category_of_;
   std::vector<Ns> shortest_;
   std::vector<bool> glue_;
   size_t communication_ = SIZE_MAX;
-  std::vector<std::pair<int64_t, Ns>> launches_;
   Stretches out_;
 };
 

@@ -77,6 +77,7 @@ class TextWriter {
       {"min us", 10, 150, [](const KernelRow& r) { return microseconds(static_cast<double>(r.min)); }},
       {"max us", 10, 80, [](const KernelRow& r) { return microseconds(static_cast<double>(r.max)); }},
       {"p95 us", 10, 90, [](const KernelRow& r) { return microseconds(static_cast<double>(r.p95)); }},
+      {"at most", 9, 100, [](const KernelRow& r) { return speedup_text(r.ceiling); }},
   };
 
   void ranking() {
@@ -137,10 +138,11 @@ class TextWriter {
 
   void categories() {
     title("Categories, and the speed-up if one took no time at all");
-    for (const CategoryRow& r : a_.categories.rows) {
+    for (size_t i = 0; i < a_.categories.rows.size(); ++i) {
+      const CategoryRow& r = a_.categories.rows[i];
       std::string text = padded(fit(a_.categories.categories[r.category].label, 18), 19) +
                          padded(milliseconds(r.total), 10, true) + " ms" + padded(percent(r.share), 8, true) +
-                         padded(speedup_text(a_.diagnosis.speedup(r.total)), 11, true);
+                         padded(speedup_text(a_.diagnosis.category_speedup[i]), 11, true);
       if (width_ >= 80) text += padded(fmt::format("{}", r.calls), 8, true) + (r.calls == 1 ? " call " : " calls");
       const size_t room = width_ > text_width(text) + 12 ? std::min<size_t>(width_ - text_width(text) - 2, 40) : 0;
       line(text + "  " + std::string(static_cast<size_t>(r.share * static_cast<double>(room) + 0.5), '#'));
@@ -148,8 +150,6 @@ class TextWriter {
     line(fmt::format("Not matched by any rule (other): {} of {} time", percent(a_.categories.other_share),
                      work_word(trace_)));
   }
-
-  std::string speedup_text(double x) const { return x >= 100 ? "over 100x" : fmt::format("{:.2f}x", x); }
 
   void diagnosis() {
     const Diagnosis& d = a_.diagnosis;

@@ -293,6 +293,36 @@ TEST(Ranks, TheRankWithTheLeastCollectiveTimeIsTheSlowOne) {
   EXPECT_THROW(compare_ranks({analyses[0]}), Error);
 }
 
+TEST(Ranks, OfDifferentBaseTimesAreComparedByCallNotByClock) {
+  const std::vector<std::string> events = {kernel_text("gemm", 10, 50), kernel_text("ncclDevKernel_AllReduce", 60, 40)};
+  const Trace a = read_text(trace_text(
+      events, R"("baseTimeNanoseconds": 1735646418000000000, "distributedInfo": {"rank": 0, "world_size": 2}, )"));
+  const Trace b = read_text(trace_text(
+      events, R"("baseTimeNanoseconds": 1743535656000000000, "distributedInfo": {"rank": 1, "world_size": 2}, )"));
+  EXPECT_NE(a.base_time, b.base_time);
+  const RankComparison c = compare_ranks({analysed(a), analysed(b)});
+  EXPECT_EQ(c.collectives, 1);
+  EXPECT_EQ(c.skew, 0);
+  EXPECT_EQ(c.rows[0].span, c.rows[1].span);
+}
+
+TEST(Ranks, WithoutNumbersKeepTheOrderAndNamesOfTheirFiles) {
+  const std::string text = trace_text({kernel_text("ncclDevKernel_AllReduce", 60, 40)});
+  const Trace a = read_text(text, "second.json"), b = read_text(text, "first.json");
+  const RankComparison c = compare_ranks({analysed(a), analysed(b)});
+  ASSERT_EQ(c.rows.size(), 2u);
+  EXPECT_EQ(c.rows[0].label, "second.json");
+  EXPECT_EQ(c.rows[1].label, "first.json");
+}
+
+TEST(Report, SumAndUnionAreBothThereAndLabelled) {
+  const Trace t = read_trace(derived / "26_two_streams_overlap.json");
+  const std::string text = text_report(analysed(t), {});
+  EXPECT_NE(text.find("total is the sum of durations, busy is the time in which at least one stream worked"),
+            std::string::npos);
+  EXPECT_NE(text.find("total 220.0 us, busy 150.0 us of 150.0 us (100.0 %)"), std::string::npos) << text;
+}
+
 TEST(Report, BeginsWithTheAnswerAndFitsTheWidth) {
   for (const auto& entry : fs::directory_iterator(derived)) {
     std::optional<Trace> t;

@@ -86,6 +86,7 @@ TEST(FieldReports, SlicesOfOneStreamMayOverlapWithoutLoss) {
   const Trace t = read_text(trace_text({kernel_text("a", 1, 10), kernel_text("b", 5, 10), kernel_text("c", 5, 2)}));
   EXPECT_EQ(summarise(t).total, 22'000);
   EXPECT_EQ(summarise(t).busy, 14'000);
+  EXPECT_EQ(notes(t), "");  // no tree is built, so nothing is said about nesting
 }
 
 TEST(FieldReports, ImpossibleDurationsAreCountedNotAdded) {
@@ -129,6 +130,16 @@ TEST(FieldReports, ArchivesAreNamed) {
   } catch (const Error& e) {
     EXPECT_TRUE(has(e.what(), "is a tar archive")) << e.what();
   }
+}
+
+TEST(FieldReports, APieceOfWorkTakesFortyBytesAndItsTextNone) {
+  EXPECT_LE(sizeof(GpuEvent), 40u);
+  std::vector<std::string> events;
+  for (int i = 0; i < 1000; ++i)
+    events.push_back(kernel_text("the same long name of a kernel<128, 64>", 10 * i + 1, 5));
+  const Trace t = read_text(trace_text(events));
+  EXPECT_EQ(t.events.size(), 1000u);
+  EXPECT_LT(t.names.size(), 10u);
 }
 
 TEST(FieldReports, ClassificationCanBeSeen) {

@@ -3,10 +3,12 @@
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
+#include <map>
 
 #include "base/error.h"
 #include "make_trace.h"
 #include "trace/json_scan.h"
+#include "trace/launches.h"
 #include "trace/summary.h"
 
 namespace fathom::trace {
@@ -165,6 +167,61 @@ TEST(Forms, MergedRanksAreSplitByTheLabelInThePid) {
                 event_text("kernel", "k", 1, 5, R"({"device": 0})", "\"[TP01-DP00-PP00-EP00] 0\"") + "]");
   EXPECT_EQ(t.devices.size(), 2u);
   EXPECT_EQ(summarise(t).devices.size(), 2u);
+}
+
+TEST(Forms, MergedRanksMayUseTheSameCorrelations) {
+  // Rank 1 launches late, rank 0 in time; both count their calls from 1.
+  const auto call = [](const char* rank, double ts) {
+    return event_text("cuda_runtime", "cudaLaunchKernel", ts, 2, R"({"correlation": 1})",
+                      fmt::format("\"[{}] 99\"", rank));
+  };
+  const auto kernel = [](const char* rank, int correlation) {
+    return event_text("kernel", "k", 100, 5, fmt::format(R"({{"device": 0, "correlation": {}}})", correlation),
+                      fmt::format("\"[{}] 0\"", rank));
+  };
+  const Trace t = read_text(trace_text({call("TP00", 10), call("TP01", 90), kernel("TP00", 1), kernel("TP01", 1)}));
+  ASSERT_EQ(t.events.size(), 2u);
+  const LaunchTable launches(t);
+  EXPECT_EQ(launches.start_of(t.events[0]), 10'000);
+  EXPECT_EQ(launches.start_of(t.events[1]), 90'000);
+  EXPECT_EQ(t.import.launches_without_work, 0u);
+  const Trace lost = read_text(trace_text({call("TP00", 10), call("TP01", 90), kernel("TP00", 1), kernel("TP01", 2)}));
+  EXPECT_EQ(lost.import.launches_without_work, 1u);
+  EXPECT_EQ(lost.import.work_without_launch, 1u);
+}
+
+TEST(Forms, XlaOperationsOfAKindComeTogether) {
+  const auto op = [](int ts, const char* name, const char* category) {
+    return fmt::format(
+        R"({{"ph":"X","pid":1,"tid":2,"ts":{},"dur":2,"name":"{}","args":{{"hlo_category":"{}","long_name":"%x"}}}},)",
+        ts, name, category);
+  };
+  const std::string head =
+      R"({"displayTimeUnit":"ns","traceEvents":[{"ph":"M","pid":1,"name":"process_name","args":{"name":"/device:TPU:0"}},)"
+      R"({"ph":"M","pid":1,"tid":2,"name":"thread_name","args":{"name":"XLA Ops"}},)";
+  const Trace t = read_text(head + op(0, "while.3", "while") + op(1, "fusion.17", "convolution fusion") +
+                            op(3, "fusion.18", "convolution fusion") + op(5, "fusion.2", "loop fusion") +
+                            op(7, "all-reduce.1", "all-reduce") + op(9, "all-reduce", "all-reduce") + "{}]}");
+  std::map<std::string, int> calls;
+  for (const GpuEvent& e : t.events) ++calls[std::string(t.name(e))];
+  EXPECT_EQ(calls, (std::map<std::string, int>{
+                       {"fusion [convolution fusion]", 2}, {"fusion [loop fusion]", 1}, {"all-reduce", 2}}));
+  ASSERT_EQ(t.import.notes.size(), 1u);  // the loop encloses its operations: told, not counted twice
+  EXPECT_NE(t.import.notes[0].find("1 control-flow event of XLA"), std::string::npos) << t.import.notes[0];
+}
+
+TEST(Reading, TellsItsProgressAndEndsWithTheWholeFile) {
+  const std::string text = trace_text(many_kernels(2000));
+  uint64_t last = 0, calls = 0;
+  ReadOptions options;
+  options.window_bytes = 10'000;
+  options.progress = [&](uint64_t done, uint64_t) {
+    EXPECT_GE(done, last);
+    last = done, ++calls;
+  };
+  EXPECT_EQ(read_text(text, "x.json", options).events.size(), 2000u);
+  EXPECT_GT(calls, 3u);
+  EXPECT_EQ(last, text.size());
 }
 
 TEST(Forms, AnnotationsSyncAndOverheadAreNotWork) {
