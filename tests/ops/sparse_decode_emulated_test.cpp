@@ -45,15 +45,21 @@ inline constexpr bool kIsWideBurst<sparse_decode::wide::BurstLayout<kTiles>> = t
 template <typename G>
 void run_emulated(SparseCase& c, const Run& run, std::vector<uint64_t>& arrivals) {
   Params p = sparse_decode::pack(c.args());
-  const int groups = (c.shape.heads + G::kHeads - 1) / G::kHeads;
-  const size_t units = static_cast<size_t>(c.shape.tokens) * groups;
+  int tokens = c.shape.tokens;
+  if constexpr (sparse_decode::kTakesRequests<G>) {
+    ASSERT_TRUE(sparse_decode::packs(c.args(), c.shape.queries_per_request));
+    sparse_decode::pack_requests(p, c.shape.queries_per_request);
+    tokens /= c.shape.queries_per_request;
+  }
+  const int groups = (p.heads + G::kHeads - 1) / G::kHeads;
+  const size_t units = static_cast<size_t>(tokens) * groups;
   arrivals.resize(units);
   std::vector<float> state(units * run.splits * sparse_decode::Partials<G>::kStateFloats, NAN);
   std::vector<uint64_t> partial(units * run.splits * G::kQuads, ~uint64_t{0});
   p.arrivals = arrivals.data(), p.state = state.data(), p.partial = partial.data(), p.patience = run.patience;
   sparse_decode::divide(p, std::is_same_v<G, Wide> ? 64 : 16, run.splits);
   const auto grid = [&](int threads, bool cluster, auto block) {
-    device::emulator::run_grid(run.splits, groups, c.shape.tokens, threads, G::kSharedBytes, cluster, run.seed, block);
+    device::emulator::run_grid(run.splits, groups, tokens, threads, G::kSharedBytes, cluster, run.seed, block);
   };
   if constexpr (std::is_same_v<G, Wide>)
     grid(sparse_decode::wide::kBlockThreads, false,
@@ -270,6 +276,44 @@ TEST(SparseDecodeEmulated, WarpgroupKernelForFewRowsFallsBackToBf16) {
   s.heads = 64, s.window_most = 20, s.extra_most = 60, s.query_scale = 1e-2, s.largest_scale = 140;
   expect_right<sparse_decode::wide::BurstLayout<5>>(s, {1}, "large scales alone");
   expect_right<sparse_decode::wide::BurstLayout<3>>(s, {2, 1 << 30, 56}, "large scales");
+}
+
+/// The tokens of a request see the rows of its first token, but for every `nth` column.
+void share_rows(SparseCase& c, int nth) {
+  const auto share = [&](std::vector<int32_t>& index, int most) {
+    for (int t = 0; t < c.shape.tokens; ++t)
+      for (int i = 0; i < most; ++i)
+        if (i % nth)
+          index[static_cast<size_t>(t * most + i)] =
+              index[static_cast<size_t>(t / c.shape.queries_per_request * c.shape.queries_per_request * most + i)];
+  };
+  share(c.window_index, c.shape.window_most), share(c.extra_index, c.shape.extra_most);
+}
+
+template <typename G>
+void expect_packed_right(const SparseCaseShape& shape, const Run& run, int nth, const std::string& what) {
+  SparseCase c = make_sparse_case(shape);
+  share_rows(c, nth);
+  std::vector<uint64_t> arrivals;
+  for (int launch = 0; launch < 2; ++launch) {
+    c.poison();
+    run_emulated<G>(c, run, arrivals);
+    const SparseComparison got = compare_sparse(c);
+    EXPECT_EQ(got.failure, "") << what;
+    EXPECT_LE(got.relative_l2, std::max(kToleranceWithRope, 1.06 * got.rounding_l2)) << what;
+  }
+}
+
+TEST(SparseDecodeEmulated, TokensOfARequestShareRows) {
+  SparseCaseShape s;
+  s.tokens = 6, s.queries_per_request = 6, s.heads = 8, s.window_most = 20, s.extra_most = 100, s.masked = 0.05;
+  expect_packed_right<sparse_decode::V4Packed64>(s, {1}, 1 << 30, "the same rows");
+  expect_packed_right<sparse_decode::V4Packed64>(s, {3, 1 << 30, 71}, 16, "most rows");
+  s.window_length = {20, 20, 19, 0, 1, 20}, s.extra_length = {90, 100, 100, 7, 0, 0}, s.codes = true;
+  expect_packed_right<sparse_decode::V4Packed32>(s, {2, 1 << 30, 72}, 5, "ragged, blocks that end inside a token");
+  s.tokens = 4, s.queries_per_request = 2, s.heads = 12, s.window_length = {3, 20, 20, 20}, s.codes = false,
+  s.extra_length = {100, 60, 0, 100}, s.sink = false;
+  expect_packed_right<sparse_decode::V4Packed32>(s, {4, 0, 73}, 1, "nothing in common, no patience");
 }
 
 TEST(SparseDecodeEmulated, HandlesPeakedScoresAndLargeScales) {

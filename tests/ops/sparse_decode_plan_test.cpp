@@ -55,6 +55,24 @@ TEST(SparseDecodePlan, TakesTheWarpgroupKernelForFewRowsWhereBlocksAreFull) {
   EXPECT_FALSE(choose_plan(shapes(16, 64, 640, RowFormat::bf16), kH200, true).wide);
 }
 
+TEST(SparseDecodePlan, TakesTheTokensOfARequestTogetherWhereTheyFillABlock) {
+  alignas(64) static bf16 memory[48 * 8 * kHeadDim];
+  SparseAttentionArgs a = shapes(48, 8, 1152);
+  a.q = View<const bf16, 3>(memory, int64_t{48}, int64_t{8}, int64_t{kHeadDim});
+  a.queries_per_request = 6;
+  for (const DeviceInfo& device : {kH200, kRtx}) {
+    EXPECT_EQ(choose_plan(a, device, false).pack, 6);
+    EXPECT_EQ(choose_exact_plan(a, device).pack, 1);
+  }
+  a.queries_per_request = 5;  // does not divide the tokens
+  EXPECT_EQ(choose_plan(a, kH200, true).pack, 1);
+  a.queries_per_request = 6, a.q.stride[0] += 8;  // gaps between tokens
+  EXPECT_EQ(choose_plan(a, kH200, true).pack, 1);
+  SparseAttentionArgs whole = shapes(48, 64, 1152);  // a block is full without
+  whole.queries_per_request = 6;
+  EXPECT_EQ(choose_plan(whole, kH200, true).pack, 1);
+}
+
 TEST(SparseDecodePlan, TakesNoClusterForCodesOrOnASliceOfAGpu) {
   alignas(64) static e4m3 codes[64 * kHeadDim];
   SparseAttentionArgs a = shapes(1, 64, 640);

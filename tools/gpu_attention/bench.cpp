@@ -41,6 +41,10 @@ constexpr BenchShape kShapes[] = {
     {"B=48", 48, 128, 512, 1, 0, 0},
     {"B=8 x6 8 heads", 48, 128, 512, 6, 0, 0, 8},
     {"B=8 48 heads", 8, 128, 512, 1, 0, 0, 48},
+    {"B=1 x6 8 heads", 6, 128, 512, 6, 0, 0, 8},
+    {"B=32 x6 8 heads", 192, 128, 512, 6, 0, 0, 8},
+    {"B=8 x6 1152 8 heads", 48, 128, 1024, 6, 0, 0, 8},
+    {"B=8 x4 16 heads", 32, 128, 512, 4, 0, 0, 16},
     {"B=8 16 heads", 8, 128, 512, 1, 0, 0, 16},
     {"B=64 8 heads", 64, 128, 512, 1, 0, 0, 8},
 };
@@ -245,9 +249,25 @@ void add_burst_plans(const BenchShape& s, const ops::DeviceInfo& device, std::ve
   }
 }
 
+/// Plans that take the query tokens of a request together.
+void add_packed_plans(const BenchShape& s, const ops::DeviceInfo& device, std::vector<Plan>& plans) {
+  const int tiles = (s.window + s.extra + 15) / 16;
+  for (int heads : {32, 64}) {
+    const int units = s.tokens / s.queries * ((s.heads * s.queries + heads - 1) / heads);
+    for (int splits = 1; s.queries > 1 && splits <= std::min(32, tiles); ++splits) {
+      const int each = (tiles + splits - 1) / splits;
+      if ((tiles + each - 1) / each != splits || (splits > 1 && units * splits > device.sm_count)) continue;
+      Plan plan{heads, splits, false, device.compute_capability >= 90, 40000};
+      plan.pack = s.queries;
+      plans.push_back(plan);
+    }
+  }
+}
+
 std::vector<Plan> grid_of_plans(const BenchShape& s, const ops::DeviceInfo& device) {
   std::vector<Plan> plans;
   add_burst_plans(s, device, plans);
+  add_packed_plans(s, device, plans);
   const int tiles = (s.window + s.extra + 15) / 16;
   for (int heads : {16, 32, 64}) {
     if (heads > 16 && heads / 2 >= s.heads) continue;
@@ -279,12 +299,13 @@ std::vector<Plan> grid_of_plans(const BenchShape& s, const ops::DeviceInfo& devi
 std::string text_of(const Plan& p) {
   char text[64];
   std::snprintf(text, sizeof(text), "%dx%d%s%s", p.block_heads, p.splits,
-                p.wide      ? p.cluster ? "wc"
-                              : p.burst ? "wb"
-                                        : "w"
-                : p.cluster ? "c"
-                : p.burst   ? "b"
-                            : "",
+                p.wide       ? p.cluster ? "wc"
+                               : p.burst ? "wb"
+                                         : "w"
+                : p.cluster  ? "c"
+                : p.burst    ? "b"
+                : p.pack > 1 ? "p"
+                             : "",
                 p.overlap ? "o" : "");
   return text;
 }

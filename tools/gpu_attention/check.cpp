@@ -33,10 +33,11 @@ std::string describe(const SparseCaseShape& s, const Plan& plan) {
                 s.format == ops::RowFormat::v4 ? "v4" : "bf16", s.tokens, s.heads, s.window_page, s.extra_page,
                 s.window_most, s.extra_most, s.window_length.empty() ? "" : " ragged", s.masked,
                 s.codes ? " codes" : "", s.padding ? " strided" : "", plan.block_heads, plan.splits,
-                plan.wide      ? plan.burst ? " wide burst" : " wide"
-                : plan.cluster ? " cluster"
-                : plan.burst   ? " burst"
-                               : "",
+                plan.wide       ? plan.burst ? " wide burst" : " wide"
+                : plan.pack > 1 ? " packed"
+                : plan.cluster  ? " cluster"
+                : plan.burst    ? " burst"
+                                : "",
                 plan.patience ? " wait" : "");
   return text;
 }
@@ -90,6 +91,12 @@ std::vector<Plan> plans_for(const SparseCaseShape& s, const ops::DeviceInfo& dev
       plan.burst = most, plan.cluster = cluster;
       plans.push_back(plan);
     }
+  }
+  for (int queries : {2, 3, 4, 6}) {
+    if (s.tokens % queries || s.padding || s.format != ops::RowFormat::v4) continue;
+    Plan packed{random() % 2 ? 32 : 64, 1 + static_cast<int>(random() % 9), false, sm90 && random() % 2};
+    packed.pack = queries, packed.patience = random() % 2 ? 40000 : 0;
+    plans.push_back(packed);
   }
   for (int heads : {16, 32, 64}) {
     if (s.format == ops::RowFormat::bf16 && heads == 64) continue;

@@ -290,8 +290,8 @@ FATHOM_DEVICE void store_sums(const Shared<G>& shared, const Params& p, int toke
   for (int q = 0; q < kPair; ++q) {
     const int a = first_pair(false, quad % 4 + q, t), b = second_pair(false, quad % 4 + q, t);
     if (slice == kRopeGroup && p.position) {
-      word[q][0] = turn_back(word[q][0], shared.rotations()[a / 2]);
-      word[q][1] = turn_back(word[q][1], shared.rotations()[b / 2]);
+      word[q][0] = turn_back(word[q][0], rotations_of(shared, p, head)[a / 2]);
+      word[q][1] = turn_back(word[q][1], rotations_of(shared, p, head)[b / 2]);
     }
     *reinterpret_cast<uint32_t*>(out + a) = word[q][0];
     *reinterpret_cast<uint32_t*>(out + b) = word[q][1];

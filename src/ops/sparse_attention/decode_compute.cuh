@@ -204,6 +204,7 @@ FATHOM_DEVICE void score_tile(const Shared<G>& shared, const Place& place, const
 /// and this thread's part of the denominator.
 struct SoftmaxState {
   float reference = -__builtin_huge_valf(), sum = 0;
+  int query = 0;  // packed: which query token the thread's head belongs to
 };
 
 /// While scores exceed the reference by less than 2^8, it is kept: probabilities are rounded to fp16, which is
@@ -239,7 +240,10 @@ FATHOM_DEVICE void softmax_tile(const Shared<G>& shared, const Place& place, con
     float sum = part[0].v[i];
     FATHOM_UNROLL
     for (int s = 1; s < G::kSlices; ++s) sum += part[s].v[i];
-    score[i] = sum * p.score_scale + bias.v[i];
+    if constexpr (kTakesRequests<G>)
+      score[i] = std::bit_cast<uint32_t>(bias.v[i]) >> state.query & 1 ? sum * p.score_scale : -__builtin_huge_valf();
+    else
+      score[i] = sum * p.score_scale + bias.v[i];
     most = score[i] > most ? score[i] : most;
   }
   FATHOM_UNROLL

@@ -10,6 +10,7 @@
 #include "ops/sparse_attention/decode_combine.cuh"
 #include "ops/sparse_attention/decode_compute.cuh"
 #include "ops/sparse_attention/decode_output.cuh"
+#include "ops/sparse_attention/decode_packed.cuh"
 #include "ops/sparse_attention/decode_rows.cuh"
 
 namespace fathom::ops::sparse_decode {
@@ -24,6 +25,58 @@ struct Walk {
 
   FATHOM_DEVICE int row_of(int tile, int row) const { return (share.first_tile + tile) * G::kTileRows + row; }
 };
+
+/// The same of the query tokens of a request; `share` counts tiles, whose columns the turns tell.
+template <typename G>
+struct RequestWalk {
+  RowCounts counts;
+  Share share;
+  int request, first_group;
+  QueryRange queries;
+  Turn turn;      // in the last warp: of the tile to be described next
+  Column column;  // of lane
+
+  FATHOM_DEVICE int column_of(int group, int lane) const { return (first_group + group) * G::kTileRows + lane; }
+};
+
+/// Counts the block's tiles and describes the first ones.
+template <typename G>
+FATHOM_DEVICE RequestWalk<G> begin_request(const Shared<G>& shared, const Params& p, const Place& place, int request,
+                                           int split, int splits, int first_head) {
+  const QueryRange queries(p, first_head, G::kHeads);
+  const RowCounts counts = most_counts(p, request, queries);
+  RequestWalk<G> walk{counts, share_of_token(p, counts, G::kTileRows, splits, split), request, 0, queries, {}, {}};
+  walk.first_group = walk.share.first_tile;
+  if (split >= walk.share.blocks) return walk;
+  walk.share.tiles = count_turns<G>(shared, p, place, request, queries, counts, walk.share);
+  const int tile = place.thread / G::kTileRows, row = place.thread % G::kTileRows;
+  if (tile < kRingTiles && tile < walk.share.tiles) {
+    const Turn turn = turn_of(shared, tile);
+    const int column = walk.column_of(turn.group, row);
+    describe_shared_row<G>(shared, p, counts, Column::load(p, request, queries, counts, column), column, turn.pass,
+                           ring_place<G>(tile, row));
+  }
+  if (place.warp == kWarps - 1 && walk.share.tiles > kRingTiles) {
+    walk.turn = turn_of(shared, kRingTiles);
+    walk.column = Column::load(p, request, queries, counts, walk.column_of(walk.turn.group, place.lane % G::kTileRows));
+  }
+  return walk;
+}
+
+/// Interval `interval`, in the last warp: describes the tile that is copied next.
+template <typename G>
+FATHOM_DEVICE void advance_walk(const Shared<G>& shared, const Params& p, RequestWalk<G>& walk, int interval,
+                                int lane) {
+  const int tile = interval + G::kStages - 2, row = lane % G::kTileRows;
+  if (tile < kRingTiles || tile >= walk.share.tiles) return;
+  const int column = walk.column_of(walk.turn.group, row);
+  if (lane < G::kTileRows)
+    describe_shared_row<G>(shared, p, walk.counts, walk.column, column, walk.turn.pass, ring_place<G>(tile, row));
+  if (++walk.turn.pass < largest_of_16(walk.column.different())) return;
+  walk.turn = {walk.turn.group + 1, 0};
+  if (tile + 1 < walk.share.tiles)
+    walk.column = Column::load(p, walk.request, walk.queries, walk.counts, walk.column_of(walk.turn.group, row));
+}
 
 /// Reads the lengths and the first indices. The indices are first read as if the token had all its rows, so that the
 /// common case does not wait for the lengths before it can load indices. The queries are asked for behind them.
@@ -64,8 +117,8 @@ FATHOM_DEVICE void advance_walk(const Shared<G>& shared, const Params& p, Walk<G
 }
 
 /// Scores, softmax and output of all tiles of the block.
-template <typename G>
-FATHOM_DEVICE void walk_tiles(const Shared<G>& shared, const Place& place, const Params& p, Walk<G>& walk,
+template <typename G, typename W>
+FATHOM_DEVICE void walk_tiles(const Shared<G>& shared, const Place& place, const Params& p, W& walk,
                               const Query<G>& query, SoftmaxState& softmax, Output<G>& output) {
   const Offsets<G> at(place);
   const bool exponents_last = place.warp < kWarps / 2;
@@ -166,7 +219,17 @@ FATHOM_DEVICE void decode_block(const Params& p, std::byte* shared_base) {
   const int first_head = device::block_y() * G::kHeads;
 
   RawQuery<G> raw;
-  Walk<G> walk = begin_walk<G>(shared, p, place, token, split, splits, first_head, raw);
+  SoftmaxState softmax;
+  auto walk = [&] {
+    if constexpr (kTakesRequests<G>) {
+      load_query<G>(p, place, token, first_head, 0, raw);
+      load_query<G>(p, place, token, first_head, 1, raw);
+      softmax.query = (first_head + place.thread / G::kLanesPerHead) / p.each_heads;
+      return begin_request<G>(shared, p, place, token, split, splits, first_head);
+    } else {
+      return begin_walk<G>(shared, p, place, token, split, splits, first_head, raw);
+    }
+  }();
   const int blocks = walk.share.blocks;
   if (split >= blocks) return;
   device::sync_block();
@@ -177,10 +240,14 @@ FATHOM_DEVICE void decode_block(const Params& p, std::byte* shared_base) {
     device::copy_async_commit();
   }
   if (blocks > 1 && place.thread == 0) remember_arrivals<G>(shared, p);
-  if (p.position && place.warp == 1) prepare_rotations<G>(shared, p, token, place.lane);
+  if constexpr (kTakesRequests<G>) {
+    if (p.position && place.warp < p.queries)
+      prepare_rotations<G>(shared, p, token * p.queries + place.warp, place.lane, 32 * place.warp);
+  } else {
+    if (p.position && place.warp == 1) prepare_rotations<G>(shared, p, token, place.lane);
+  }
   Query<G> query;
   arrange_query<G>(place, raw, query);
-  SoftmaxState softmax;
   Output<G> output;
   if (!slice_is_fp8(G::kFormat, place.warp)) output.unit = kBf16Unit;
   walk_tiles<G>(shared, place, p, walk, query, softmax, output);

@@ -67,7 +67,9 @@ FATHOM_HOST_DEVICE constexpr int second_pair(bool fp8, int j, int t) {
 /// Kernels whose products take the channels of each 32 in another order, so that a thread's fragments are 8 neighbours:
 /// channel 8 t + 2 p + e of the 32 lies at position 8 p + 2 t + e.
 template <typename G>
-inline constexpr bool kPermuted = requires { G::kPermutedChannels; };
+inline constexpr bool kPermuted = requires {
+  G::kPermutedChannels;
+};
 template <typename G>
 FATHOM_HOST_DEVICE constexpr int first_pair_of(int slice, int j, int t) {
   if constexpr (kPermuted<G>)
@@ -82,6 +84,14 @@ FATHOM_HOST_DEVICE constexpr int second_pair_of(int slice, int j, int t) {
   else
     return second_pair(slice_is_fp8(G::kFormat, slice), j, t);
 }
+
+/// Whether a kernel instance takes the query tokens of a request together, as if they were more heads
+/// (decode_packed.cuh).
+inline constexpr int kMostPacked = 8;
+template <typename G>
+inline constexpr bool kTakesRequests = requires {
+  G::kRequests;
+};
 
 /// How a kernel instance divides a tile of rows among 8 warps.
 template <RowFormat kFormat_, int kMTiles_, int kHeadGroups_>
@@ -121,7 +131,7 @@ struct Division {
 };
 
 /// Sizes of one instance of the pipelined kernel and its map of shared memory.
-template <RowFormat kFormat_, int kMTiles_, int kHeadGroups_, int kStages_>
+template <RowFormat kFormat_, int kMTiles_, int kHeadGroups_, int kStages_, bool kPacked_ = false>
 struct Geometry : Division<kFormat_, kMTiles_, kHeadGroups_> {
   using Base = Division<kFormat_, kMTiles_, kHeadGroups_>;
   using Base::kHeads, Base::kTileRows, Base::kScoreBuffer, Base::kProbabilityBuffer;
@@ -139,13 +149,21 @@ struct Geometry : Division<kFormat_, kMTiles_, kHeadGroups_> {
   static constexpr int kStateAt = kRowBiasAt + kRingTiles * kTileRows * 4;       // float2 [heads]: reference, sum
   static constexpr int kSinkAt = kStateAt + kHeads * 8;                          // float [heads]
   static constexpr int kRotationAt = kSinkAt + kHeads * 4;                       // float2 [32]: cos, sin
-  static constexpr int kFlagAt = kRotationAt + 32 * 8;                           // 16 bytes
-  static constexpr int kSharedBytes = kFlagAt + 16;
+  static constexpr int kRotations = kPacked_ ? kMostPacked : 1;
+  static constexpr int kFlagAt = kRotationAt + kRotations * 32 * 8;  // 16 bytes
+  static constexpr int kPassesAt = kFlagAt + 16;  // packed: int [warps] sums, byte [16] passes of the first groups
+  static constexpr int kSharedBytes = kPassesAt + (kPacked_ ? kWarps * 4 + 16 : 0);
 
   // After the walk the stages and score buffers are free. A block that is alone rounds its rows there. One that is not
   // keeps 8 rows of 128 channels for each warp (codes).
   static_assert(Base::kSumEnd <= kStateAt && kHeads * (kHeadDim * 2 + 16) <= kStateAt);
   static constexpr int kProbabilityExponent = 0;  // probabilities are kept as they are
+};
+
+/// The same for the query tokens of a request together.
+template <int kMTiles_, int kHeadGroups_, int kStages_>
+struct Packed : Geometry<RowFormat::v4, kMTiles_, kHeadGroups_, kStages_, true> {
+  static constexpr bool kRequests = true;
 };
 
 /// Sizes of one instance of the kernel for few rows: V4 rows, at most kTiles tiles a block, all in shared memory at
@@ -182,11 +200,14 @@ struct Burst : Division<RowFormat::v4, kMTiles_, kHeadGroups_> {
 using V4Heads16 = Geometry<RowFormat::v4, 1, 1, 8>;
 using V4Heads32 = Geometry<RowFormat::v4, 2, 1, 6>;
 using V4Heads64 = Geometry<RowFormat::v4, 4, 2, 6>;
+using V4Packed32 = Packed<2, 1, 6>;
+using V4Packed64 = Packed<4, 2, 6>;
 using Bf16Heads16 = Geometry<RowFormat::bf16, 1, 1, 4>;
 using Bf16Heads32 = Geometry<RowFormat::bf16, 2, 2, 4>;
 inline constexpr int kPortableSharedBytes = 99 * 1024;
 static_assert(V4Heads16::kSharedBytes <= kPortableSharedBytes && V4Heads32::kSharedBytes <= kPortableSharedBytes &&
-              V4Heads64::kSharedBytes <= kPortableSharedBytes && Bf16Heads16::kSharedBytes <= kPortableSharedBytes &&
+              V4Heads64::kSharedBytes <= kPortableSharedBytes && V4Packed32::kSharedBytes <= kPortableSharedBytes &&
+              V4Packed64::kSharedBytes <= kPortableSharedBytes && Bf16Heads16::kSharedBytes <= kPortableSharedBytes &&
               Bf16Heads32::kSharedBytes <= kPortableSharedBytes);
 
 }  // namespace fathom::ops::sparse_decode

@@ -16,13 +16,18 @@ struct Rotation {
 /// One warp computes the token's 32 rotations into shared memory. The angle is the fp32 product, as in the reference;
 /// its reduction to one turn is done in fp64, so any position is exact to fp32.
 template <typename G>
-FATHOM_DEVICE void prepare_rotations(const Shared<G>& shared, const Params& p, int token, int pair) {
+FATHOM_DEVICE void prepare_rotations(const Shared<G>& shared, const Params& p, int token, int pair, int first = 0) {
   const float angle = static_cast<float>(p.position[token]) * p.rope_freq[pair];
   const double turns = static_cast<double>(angle) * 0.15915494309189535;
   const float part = static_cast<float>(turns - rint(turns));
   Rotation r;
   device::sincos_pi(2 * part, &r.sine, &r.cosine);
-  shared.rotations()[pair] = r;
+  shared.rotations()[first + pair] = r;
+}
+/// The rotations of a head's token.
+template <typename G>
+FATHOM_DEVICE const Rotation* rotations_of(const Shared<G>& shared, const Params& p, int head) {
+  return shared.rotations() + (kTakesRequests<G> ? head / p.each_heads * 32 : 0);
 }
 
 FATHOM_DEVICE float low_channel(uint32_t word) {
@@ -73,8 +78,10 @@ template <typename G>
 FATHOM_DEVICE void ask_for_sinks(const Shared<G>& shared, const Params& p, int first_head) {
   const int local = device::thread_index();
   if (!p.sink || local >= G::kHeads) return;
-  const bool present = first_head + local < p.heads;
-  device::copy_async_4(shared.sinks() + local, present ? p.sink + first_head + local : p.sink, present);
+  int head = first_head + local;
+  const bool present = head < p.heads;
+  if (kTakesRequests<G>) head %= p.each_heads;
+  device::copy_async_4(shared.sinks() + local, present ? p.sink + head : p.sink, present);
 }
 template <typename G>
 FATHOM_DEVICE float sink_of(const Shared<G>& shared, const Params& p, int local) {
@@ -91,7 +98,8 @@ FATHOM_DEVICE void finish_channels(const Shared<G>& shared, const Params& p, int
                                    bool real, uint32_t (&word)[4]) {
   if (p.position && channel >= kNopeDim) {
     FATHOM_UNROLL
-    for (int i = 0; i < 4; ++i) word[i] = turn_back(word[i], shared.rotations()[(channel - kNopeDim) / 2 + i]);
+    for (int i = 0; i < 4; ++i)
+      word[i] = turn_back(word[i], rotations_of(shared, p, head)[(channel - kNopeDim) / 2 + i]);
   }
   if (p.out && real) {
     device::Float4 v;

@@ -38,6 +38,23 @@ inline Params pack(const SparseAttentionArgs& args) {
   return p;
 }
 
+/// Whether `queries` consecutive tokens can be taken as one of `queries` times as many heads: outputs, queries and lse
+/// without gaps between tokens.
+inline bool packs(const SparseAttentionArgs& a, int64_t queries) {
+  const int64_t tokens = a.q.size[0], heads = a.q.size[1];
+  const auto dense = [&](const auto& v) { return !v.data || v.stride[0] == heads * v.stride[1]; };
+  return queries > 1 && queries <= 8 && tokens % queries == 0 && dense(a.q) && dense(a.out) && dense(a.lse) &&
+         dense(a.out_codes) && dense(a.out_scale) && a.format == RowFormat::v4;
+}
+
+/// Makes requests of tokens.
+inline void pack_requests(Params& p, int32_t queries) {
+  p.queries = queries, p.each_heads = p.heads, p.heads *= queries;
+  for (int64_t* stride :
+       {&p.q_token_stride, &p.out_token_stride, &p.lse_token_stride, &p.codes_token_stride, &p.code_scale_token_stride})
+    *stride *= queries;
+}
+
 /// Divides tokens that have all their rows among `splits` blocks of tiles of `tile_rows`.
 inline void divide(Params& p, int tile_rows, int splits) {
   const Share all = share_of(p.window.most + p.extra.most, tile_rows, splits, 0);

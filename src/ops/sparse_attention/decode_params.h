@@ -69,6 +69,9 @@ struct Params {
   uint8_t* code_scale = nullptr;
   int64_t code_scale_token_stride = 0, code_scale_head_stride = 0;
   int32_t heads = 0;
+  // Packed (decode_packed.cuh): a token of the grid is a request of so many query tokens with `each_heads` heads, which
+  // `heads` counts all; strides of tokens are those of requests.
+  int32_t queries = 1, each_heads = 0;
   int32_t tiles_each = 0, blocks = 1;  // of a token that has all its rows: tiles a split, splits that have any
 
   // Combination of splits.

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "ops/sparse_attention/decode_layout.h"
+#include "ops/sparse_attention/decode_pack.h"
 
 namespace fathom::ops::sparse_decode {
 namespace {
@@ -90,6 +91,27 @@ bool rows_fit(const RowSet& set) {
          set.index.size[1] < 1 << 30;
 }
 
+/// The best plan of a kind of block for `tokens` of `heads`.
+void try_kind(const Kind& kind, const SparseAttentionArgs& args, const DeviceInfo& device, int64_t tokens,
+              int64_t heads, int pack, bool sm90, double& best_cost, Plan& best) {
+  const int64_t rows = std::max<int64_t>(1, most_rows(args)), sms = std::max(1, device.sm_count);
+  const int64_t units = tokens * divide_up(heads, kind.block_heads);
+  const int64_t per_sm = kind.block_heads == 16 ? small_blocks_per_sm(device) : 1;
+  const int64_t most = units > kCounters ? 1 : std::min<int64_t>(divide_up(rows, kind.tile_rows), kMostSplits);
+  for (int splits = kind.cluster ? kind.cluster : 1; splits <= (kind.cluster ? kind.cluster : most); ++splits) {
+    if (kind.burst && tiles_of_block(kind, rows, splits) > kind.burst) continue;
+    // Splits that cannot wait for each other leave the sum to the last of them, one after the other.
+    const int64_t resident = kind.cluster == 8 ? 4 * sms : kind.cluster ? sms * 3 / 2 : sms * per_sm;
+    if (splits > 1 && units * splits > resident) continue;
+    const double cost = plan_cost(kind, rows, units, splits, sms, per_sm);
+    if (best_cost != 0 && cost >= best_cost) continue;
+    best_cost = cost;
+    best = {kind.block_heads, splits, kind.wide, sm90};
+    best.burst = kind.burst, best.cluster = kind.cluster, best.pack = pack;
+    best.patience = patience_for(units * splits, sms * per_sm);
+  }
+}
+
 }  // namespace
 
 void launch_failed(const char* what, const char* why) {
@@ -97,28 +119,16 @@ void launch_failed(const char* what, const char* why) {
 }
 
 Plan choose_plan(const SparseAttentionArgs& args, const DeviceInfo& device, bool sm90) {
-  const int64_t tokens = args.q.size[0], heads = args.q.size[1], rows = std::max<int64_t>(1, most_rows(args));
-  const int64_t sms = std::max(1, device.sm_count);
+  const int64_t tokens = args.q.size[0], heads = args.q.size[1];
   Plan best;
   double best_cost = 0;
-  for (const Kind& kind : kKinds) {
-    if (!kind_fits(kind, args, device, sm90)) continue;
-    const int64_t units = tokens * divide_up(heads, kind.block_heads);
-    const int64_t per_sm = kind.block_heads == 16 ? small_blocks_per_sm(device) : 1;
-    const int64_t most = units > kCounters ? 1 : std::min<int64_t>(divide_up(rows, kind.tile_rows), kMostSplits);
-    for (int splits = kind.cluster ? kind.cluster : 1; splits <= (kind.cluster ? kind.cluster : most); ++splits) {
-      if (kind.burst && tiles_of_block(kind, rows, splits) > kind.burst) continue;
-      // Splits that cannot wait for each other leave the sum to the last of them, one after the other.
-      const int64_t resident = kind.cluster == 8 ? 4 * sms : kind.cluster ? sms * 3 / 2 : sms * per_sm;
-      if (splits > 1 && units * splits > resident) continue;
-      const double cost = plan_cost(kind, rows, units, splits, sms, per_sm);
-      if (best_cost != 0 && cost >= best_cost) continue;
-      best_cost = cost;
-      best = {kind.block_heads, splits, kind.wide, sm90};
-      best.burst = kind.burst, best.cluster = kind.cluster;
-      best.patience = patience_for(units * splits, sms * per_sm);
-    }
-  }
+  for (const Kind& kind : kKinds)
+    if (kind_fits(kind, args, device, sm90)) try_kind(kind, args, device, tokens, heads, 1, sm90, best_cost, best);
+  const int queries = args.queries_per_request;
+  if (!packs(args, queries)) return best;
+  for (const Kind& kind : kKinds)
+    if (kind.block_heads > 16 && !kind.burst && !kind.wide && heads < kind.block_heads)
+      try_kind(kind, args, device, tokens / queries, heads * queries, queries, sm90, best_cost, best);
   return best;
 }
 
@@ -137,7 +147,7 @@ Plan choose_exact_plan(const SparseAttentionArgs& args, const DeviceInfo& device
 Workspace workspace_for(const SparseAttentionArgs& args, const Plan& plan) {
   Workspace space;
   if (plan.splits == 1 || plan.cluster > 0) return space;
-  const int64_t units = args.q.size[0] * divide_up(args.q.size[1], plan.block_heads);
+  const int64_t units = args.q.size[0] / plan.pack * divide_up(args.q.size[1] * plan.pack, plan.block_heads);
   if (units > kCounters)
     fail("sparse attention on the GPU: {} tokens x {} heads are too many for a plan of {} splits", args.q.size[0],
          args.q.size[1], plan.splits);

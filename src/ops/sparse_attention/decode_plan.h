@@ -15,6 +15,7 @@ struct Plan {
   bool overlap = false;  // sm_90: programmatic dependent launch; the launch overlaps the end of the kernel before
   int64_t patience = 0;  // cycles that a split waits for the others of its token before it leaves the sum to the last
   int burst = 0;         // not 0: the kernel for few rows, at most this many tiles of 16 a block (V4 rows)
+  int pack = 1;          // more: so many query tokens of a request as one token of more heads (32 or 64 heads a block)
   int cluster = 0;       // with burst, sm_90: all splits (8 or 16) form a cluster; 16 heads, no codes
 };
 

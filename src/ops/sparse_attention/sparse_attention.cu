@@ -22,13 +22,14 @@ void launch(const Params& p, const Plan& plan, int tokens, void* stream) {
 void run_plan(const SparseAttentionArgs& args, const Launch& to, const Plan& plan) {
   if (args.q.size[0] == 0 || args.q.size[1] == 0) return;
   Params p = pack(args);
-  const int tokens = static_cast<int>(args.q.size[0]);
+  const int tokens = static_cast<int>(args.q.size[0]) / plan.pack;
   const Workspace space = workspace_for(args, plan);
   auto* base = static_cast<std::byte*>(to.workspace);
   p.arrivals = reinterpret_cast<uint64_t*>(base);
   p.state = reinterpret_cast<float*>(base + space.state_at);
   p.partial = reinterpret_cast<uint64_t*>(base + space.partial_at);
   p.patience = plan.patience;
+  if (plan.pack > 1) pack_requests(p, plan.pack);
   divide(p, plan.wide && !plan.burst ? 64 : 16, plan.splits);
   void* stream = to.stream;
   if (plan.wide && plan.burst > 0) {
@@ -39,6 +40,11 @@ void run_plan(const SparseAttentionArgs& args, const Launch& to, const Plan& pla
     launch_cluster(p, plan, tokens, stream);
   } else if (plan.burst > 0) {
     launch_burst(p, plan, tokens, stream);
+  } else if (plan.pack > 1) {
+    if (plan.block_heads == 32)
+      launch<V4Packed32>(p, plan, tokens, stream);
+    else
+      launch<V4Packed64>(p, plan, tokens, stream);
   } else if (args.format == RowFormat::v4) {
     if (plan.block_heads == 16)
       launch<V4Heads16>(p, plan, tokens, stream);
