@@ -96,8 +96,8 @@ attention=("$fathom" kernels --op sparse_attention --variant "$attention_variant
 step "checks, 150 random cases" 120 "${lab[@]}" --check-only --cases 150 --seed "$seed"
 if [ "$attention_variants" != - ]; then
   step "attention, c4, all batches" 60 "${attention[@]}" --time-only --shape c4 --batch 1,2,4,8,16,32,64,128 --seconds 0.05
-  step "attention, other shapes" 70 "${attention[@]}" --time-only --shape c128-128k,c128-1m,window,verify6 --batch 1,8,64 --seconds 0.05
-  for gpu in rtxpro6000 rtx4090 a100; do
+  step "attention, other shapes" 70 "${attention[@]}" --time-only --shape c128-128k,c128-1m,window,verify6,verify6-8heads --batch 1,8,64 --seconds 0.05
+  for gpu in rtxpro6000 rtx5090 rtx4090 a100 gb10; do
     step "attention planned as $gpu" 40 "${attention[@]}" --as "$gpu" --cases 40 --seed "$seed" --shape c4 --batch 1,8,64 --seconds 0.05
   done
 fi

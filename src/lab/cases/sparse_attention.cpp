@@ -172,15 +172,17 @@ void add_outputs(Case& c, Shape& s, bool bf16_out, bool lse, bool codes, double 
   }
 }
 
-/// Other queries, shorter lengths and more masked rows for all tokens but the first: its results must keep every bit.
+/// Other queries, shorter lengths and more masked rows for all requests but the first: the results of its first token
+/// must keep every bit. (What the tokens of one request share may decide the order in which their rows are added.)
 void add_neighbours(Case& c, const Shape& s) {
   c.change_neighbours = [s](Case& changed) {
     const Addresses a = changed.host_addresses();
     Rng rng(17);
-    for (int64_t i = s.heads * s.q.stride; i < s.q.elements(); ++i) s.q_slot.at(a)[i] = to_bf16(4 * rng.normal());
+    for (int64_t i = s.queries * s.heads * s.q.stride; i < s.q.elements(); ++i)
+      s.q_slot.at(a)[i] = to_bf16(4 * rng.normal());
     for (const Rows* rows : {&s.window, &s.extra}) {
       if (!rows->present) continue;
-      for (int64_t t = 1; t < s.tokens; ++t) {
+      for (int64_t t = s.queries; t < s.tokens; ++t) {
         if (rows->length.index >= 0)
           rows->length.at(a)[t] = static_cast<int32_t>(rng.between(0, rows->length.at(a)[t]));
         for (int64_t i = 0; i < rows->index_strides.columns; ++i)
@@ -195,7 +197,7 @@ void add_neighbours(Case& c, const Shape& s) {
     };
     if (differ(s.out_slot, (s.heads - 1) * s.out.stride + kHeadDim) || differ(s.lse, s.heads) ||
         differ(s.codes, s.heads * kHeadDim) || differ(s.code_scale, s.heads * 4))
-      return "the results of token 0 changed with the inputs of the other tokens";
+      return "the results of token 0 changed with the inputs of other requests";
     return "";
   };
 }
@@ -293,10 +295,11 @@ struct Timed {
   int64_t heads, extra;  // rows selected besides the window of 128
   int32_t extra_page_rows, queries;
 };
-constexpr Timed timed_shapes[] = {
-    {"c4", 64, 512, 64, 1},         {"c128-128k", 64, 1024, 2, 1},  {"c128-1m", 64, 8192, 2, 1},
-    {"window", 64, 0, 64, 1},       {"verify6", 64, 512, 64, 6},    {"c4-8heads", 8, 512, 64, 1},
-    {"c4-16heads", 16, 512, 64, 1}, {"c4-32heads", 32, 512, 64, 1}, {"c4-128heads", 128, 512, 64, 1}};
+constexpr Timed timed_shapes[] = {{"c4", 64, 512, 64, 1},           {"c128-128k", 64, 1024, 2, 1},
+                                  {"c128-1m", 64, 8192, 2, 1},      {"window", 64, 0, 64, 1},
+                                  {"verify6", 64, 512, 64, 6},      {"c4-8heads", 8, 512, 64, 1},
+                                  {"c4-16heads", 16, 512, 64, 1},   {"c4-32heads", 32, 512, 64, 1},
+                                  {"c4-128heads", 128, 512, 64, 1}, {"verify6-8heads", 8, 512, 64, 6}};
 
 /// Rows for `requests` requests: each token of a request sees `most` of the request's `owned` rows, with all but
 /// `fresh` of them shared by the tokens of a request.
