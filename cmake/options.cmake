@@ -30,6 +30,12 @@ if(FATHOM_SANITIZE)
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${FATHOM_SANITIZE}> $<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>
     $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=undefined>)
   add_link_options(-fsanitize=${FATHOM_SANITIZE})
+  # Instruction sets for which the CPU variants are not compiled: most of the time of src/ops goes there.
+  if(FATHOM_SANITIZE STREQUAL "thread")
+    add_compile_definitions(FATHOM_SKIPPED_TARGETS=HWY_SSE4|HWY_AVX3)
+  else()
+    add_compile_definitions(FATHOM_SKIPPED_TARGETS=HWY_SSE4)
+  endif()
 endif()
 
 find_program(FATHOM_CCACHE ccache)
@@ -40,6 +46,10 @@ endif()
 find_program(FATHOM_MOLD mold)
 if(FATHOM_MOLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_link_options(-fuse-ld=mold)
+endif()
+
+if(FATHOM_PCH AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")  # lets ccache use precompiled headers
+  add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:SHELL:-Xclang -fno-pch-timestamp>")
 endif()
 
 if(FATHOM_CUDA)

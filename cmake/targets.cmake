@@ -21,13 +21,14 @@ endfunction()
 
 # One library, one test binary and one benchmark binary for each folder of src/.
 #
-# fathom_library(NAME DEPS ... TEST_DEPS ...) collects the sources by pattern, so adding a file needs no edit here:
+# fathom_library(NAME DEPS ... TEST_DEPS ... COMPUTING_TESTS) collects the sources by pattern, so adding a file needs no
+# edit here. COMPUTING_TESTS: its tests compute for long themselves and are optimised as the library is.
 #   src/NAME/**.cpp                     -> library fathom_NAME (not *_test.cpp, *_bench.cpp)
 #   src/NAME/**.cu                      -> library fathom_NAME_cuda, when CUDA is on
 #   tests/NAME/**.cpp, src/NAME/**_test.cpp    -> executable test_NAME, one ctest entry for each test case
 #   bench/NAME/**.cpp, src/NAME/**_bench.cpp   -> executable bench_NAME
 function(fathom_library name)
-  cmake_parse_arguments(arg "" "" "DEPS;TEST_DEPS" ${ARGN})
+  cmake_parse_arguments(arg "COMPUTING_TESTS" "" "DEPS;TEST_DEPS" ${ARGN})
   set(dir ${CMAKE_SOURCE_DIR}/src/${name})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${dir}/*.cpp)
   file(GLOB_RECURSE tests CONFIGURE_DEPENDS ${dir}/*_test.cpp ${CMAKE_SOURCE_DIR}/tests/${name}/*.cpp)
@@ -50,6 +51,12 @@ function(fathom_library name)
     add_library(fathom_${name} STATIC ${sources})
     target_include_directories(fathom_${name} PUBLIC ${CMAKE_SOURCE_DIR}/src ${CMAKE_SOURCE_DIR}/include)
     target_link_libraries(fathom_${name} PUBLIC ${deps} fmt::fmt Threads::Threads)
+    foreach(source ${sources})  # vector code is all pointers: checks of each would take most of the build, and AddressSanitizer stays
+      file(STRINGS ${source} vectors REGEX "hwy/foreach_target.h")
+      if(FATHOM_SANITIZE MATCHES "undefined" AND vectors)
+        set_property(SOURCE ${source} APPEND PROPERTY COMPILE_OPTIONS -fno-sanitize=null,alignment,object-size,pointer-overflow)
+      endif()
+    endforeach()
     fathom_precompile(fathom_${name} fathom_base ${FATHOM_LIBRARY_HEADERS})
     if(FATHOM_FUZZ AND name IN_LIST FATHOM_FUZZED)
       target_compile_options(fathom_${name} PRIVATE -fsanitize-coverage=inline-8bit-counters,pc-table,trace-cmp)
@@ -74,8 +81,13 @@ function(fathom_library name)
       target_link_libraries(test_${name} PRIVATE fathom_${dep})
     endforeach()
     target_link_libraries(test_${name} PRIVATE fathom_${name} GTest::gtest_main rapidcheck::rapidcheck)
-    target_compile_options(test_${name} PRIVATE ${FATHOM_TEST_FLAGS})
-    fathom_precompile(test_${name} test_base ${FATHOM_TEST_HEADERS})
+    set(precompiled test_base)
+    if(arg_COMPUTING_TESTS)
+      set(precompiled test_${name})
+    else()
+      target_compile_options(test_${name} PRIVATE ${FATHOM_TEST_FLAGS})
+    endif()
+    fathom_precompile(test_${name} ${precompiled} ${FATHOM_TEST_HEADERS})
     include(GoogleTest)
     gtest_discover_tests(test_${name} TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${name} TIMEOUT 300)
   endif()

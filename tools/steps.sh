@@ -86,7 +86,8 @@ build() {
     fi
     touch "$folder/configured"
   fi
-  if ! NINJA_STATUS='[%f/%t] ' with_progress "$log" cmake --build "$folder" -j "$(job_count)" --target "$@"; then
+  # The compiler cache takes precompiled headers only when told that they may differ in what does not matter.
+  if ! CCACHE_SLOPPINESS=${CCACHE_SLOPPINESS:-pch_defines,time_macros} NINJA_STATUS='[%f/%t] ' with_progress "$log" cmake --build "$folder" -j "$(job_count)" --target "$@"; then
     failed
     build_error "$log" "building"
     return 1

@@ -1,5 +1,6 @@
 // libFuzzer target for the requests of the server's APIs. The first byte picks the route, the second what the model
 // says; the rest is the body. Whatever comes: one answer, valid JSON, valid UTF-8.
+#include <algorithm>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -32,6 +33,35 @@ void require_json(std::string_view text) {
   require(is_valid_utf8(text), "an answer is not UTF-8");
 }
 
+/// A whole stream of server-sent events of any of the APIs: "data: JSON" each, after "event: TYPE" where the JSON has a
+/// type; its last event says that it is over.
+void require_events(std::string_view stream) {
+  std::string_view last;
+  while (!stream.empty()) {
+    const size_t stop = stream.find("\n\n");
+    require(stop != stream.npos, "half an event");
+    last = stream.substr(0, stop);
+    stream.remove_prefix(stop + 2);
+    std::string_view type;
+    if (last.starts_with("event: ")) {
+      type = last.substr(7, last.find('\n') - 7);
+      last.remove_prefix(std::min(last.size(), 8 + type.size()));
+    }
+    require(last.starts_with("data: "), "an event without data");
+    last.remove_prefix(6);
+    if (last == "[DONE]") continue;
+    require_json(last);
+    const text::JsonReading event = text::read_json(last);
+    const text::JsonValue* said = event.value ? event.value->find("type") : nullptr;
+    require(type.empty() || (said && said->kind == text::JsonValue::Kind::string && said->text == type),
+            "two types of one event");
+    if (!type.empty()) last = type;
+  }
+  constexpr std::string_view kEnds[] = {
+      "[DONE]", "message_stop", "error", "response.completed", "response.incomplete", "response.failed"};
+  require(std::ranges::find(kEnds, last) != std::end(kEnds), "a stream without its end");
+}
+
 /// Keeps what would be sent.
 struct FakeExchange final : Exchange {
   HttpRequest r;
@@ -56,15 +86,7 @@ struct FakeExchange final : Exchange {
   void end() override {
     require(is_begun && !done, "a stream ends that has not begun");
     done = true, ++answers;
-    for (size_t at = 0; at < streamed.size();) {
-      const size_t stop = streamed.find("\n\n", at);
-      require(stop != std::string::npos, "half an event");
-      const std::string_view event = std::string_view(streamed).substr(at, stop - at);
-      require(event.starts_with("data: "), "an event without data");
-      if (event != "data: [DONE]") require_json(event.substr(6));
-      at = stop + 2;
-    }
-    require(streamed.ends_with("data: [DONE]\n\n"), "a stream without its end");
+    require_events(streamed);
   }
   void abort() override { done = true; }
   void release_body() override {}
@@ -151,7 +173,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static FakeApi api;
   static const auto routes = [] {
     std::vector<RouteEntry> all;
-    for (auto& more : {chat_routes(), completions_routes(), model_routes()})
+    for (auto& more : {chat_routes(), completions_routes(), model_routes(), messages_routes(), responses_routes()})
       for (auto& route : more)
         if (std::string_view(route.method) == "POST") all.push_back(route);
     return all;

@@ -5,4 +5,8 @@
 // code counts lanes at compile time.
 #pragma once
 
-#define HWY_DISABLED_TARGETS (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128)
+#ifndef FATHOM_SKIPPED_TARGETS
+#define FATHOM_SKIPPED_TARGETS 0  // builds with sanitizers leave more out (cmake/options.cmake)
+#endif
+#define HWY_DISABLED_TARGETS \
+  (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | FATHOM_SKIPPED_TARGETS)
