@@ -243,7 +243,8 @@ def _attend(q, window, extra, sink, scale, position, rope_freq, out, variant, ro
     args = SparseAttentionArgs(
         size=ctypes.sizeof(SparseAttentionArgs), tokens=batch * queries, heads=heads, q=flat.data_ptr(),
         q_token_stride=max(flat.stride(0), HEAD_DIM), q_head_stride=max(flat.stride(1), HEAD_DIM), row_format=row_formats[0],
-        queries_per_request=queries, window=window, extra=extra, scale=scale, out=out.data_ptr(),
+        queries_per_request=1,  # each token has a list of its own
+        window=window, extra=extra, scale=scale, out=out.data_ptr(),
         out_token_stride=heads * HEAD_DIM, out_head_stride=HEAD_DIM, lse=lse.data_ptr(), lse_token_stride=heads,
         variant=variant.encode() if variant else None)
     if sink is not None:

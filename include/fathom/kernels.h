@@ -95,7 +95,8 @@ typedef struct fathom_sparse_attention_args {
   int64_t q_token_stride; /* elements */
   int64_t q_head_stride;
   int32_t row_format;
-  int32_t queries_per_request; /* hint: so many consecutive tokens share most rows; 0 = 1 */
+  int32_t queries_per_request; /* hint: so many consecutive tokens name the same slots in nearly all
+                                  columns of their lists; 0 or 1 where each has a list of its own (top-k) */
   fathom_row_set window, extra;
   const float* sink; /* [heads], natural-log units; null: no sink */
   float scale;       /* of the scores: 512^-0.5 for DeepSeek-V4 */

@@ -115,10 +115,10 @@ struct Rotation {
     std::mt19937 random(11);
     std::vector<int32_t> host(count * s.tokens * rows);
     for (size_t i = 0; i < host.size(); ++i) host[i] = static_cast<int32_t>(random() % kPoolRows);
-    // Query tokens of a request share all but one row in sixteen.
+    // Query tokens of a request name the same rows, but for the last column in 64.
     for (size_t i = 0; i < host.size(); ++i) {
       const size_t token = i / rows;
-      if (token % s.queries && i % 16) host[i] = host[i - token % s.queries * rows];
+      if (token % s.queries && i % rows % 64 != 63) host[i] = host[i - token % s.queries * rows];
     }
     if (warm)
       for (size_t i = 0; i < host.size(); ++i) host[i] = host[i % (static_cast<size_t>(s.tokens) * rows)];

@@ -33,8 +33,7 @@ struct RequestWalk {
   Share share;
   int request, first_group;
   QueryRange queries;
-  Turn turn;      // in the last warp: of the tile to be described next
-  Column column;  // of lane
+  Turn turn;  // in the last warp: of the tile to be described next
 
   FATHOM_DEVICE int column_of(int group, int lane) const { return (first_group + group) * G::kTileRows + lane; }
 };
@@ -45,7 +44,7 @@ FATHOM_DEVICE RequestWalk<G> begin_request(const Shared<G>& shared, const Params
                                            int split, int splits, int first_head) {
   const QueryRange queries(p, first_head, G::kHeads);
   const RowCounts counts = most_counts(p, request, queries);
-  RequestWalk<G> walk{counts, share_of_token(p, counts, G::kTileRows, splits, split), request, 0, queries, {}, {}};
+  RequestWalk<G> walk{counts, share_of_token(p, counts, G::kTileRows, splits, split), request, 0, queries, {}};
   walk.first_group = walk.share.first_tile;
   if (split >= walk.share.blocks) return walk;
   walk.share.tiles = count_turns<G>(shared, p, place, request, queries, counts, walk.share);
@@ -56,10 +55,7 @@ FATHOM_DEVICE RequestWalk<G> begin_request(const Shared<G>& shared, const Params
     describe_shared_row<G>(shared, p, counts, Column::load(p, request, queries, counts, column), column, turn.pass,
                            ring_place<G>(tile, row));
   }
-  if (place.warp == kWarps - 1 && walk.share.tiles > kRingTiles) {
-    walk.turn = turn_of(shared, kRingTiles);
-    walk.column = Column::load(p, request, queries, counts, walk.column_of(walk.turn.group, place.lane % G::kTileRows));
-  }
+  if (place.warp == kWarps - 1 && walk.share.tiles > kRingTiles) walk.turn = turn_of(shared, kRingTiles);
   return walk;
 }
 
@@ -70,12 +66,12 @@ FATHOM_DEVICE void advance_walk(const Shared<G>& shared, const Params& p, Reques
   const int tile = interval + G::kStages - 2, row = lane % G::kTileRows;
   if (tile < kRingTiles || tile >= walk.share.tiles) return;
   const int column = walk.column_of(walk.turn.group, row);
+  // Not a tile ahead: a tile of so many heads takes longer than this load, and registers are few.
+  const Column c = Column::load(p, walk.request, walk.queries, walk.counts, column);
   if (lane < G::kTileRows)
-    describe_shared_row<G>(shared, p, walk.counts, walk.column, column, walk.turn.pass, ring_place<G>(tile, row));
-  if (++walk.turn.pass < largest_of_16(walk.column.different())) return;
+    describe_shared_row<G>(shared, p, walk.counts, c, column, walk.turn.pass, ring_place<G>(tile, row));
+  if (++walk.turn.pass < largest_of_16(c.different())) return;
   walk.turn = {walk.turn.group + 1, 0};
-  if (tile + 1 < walk.share.tiles)
-    walk.column = Column::load(p, walk.request, walk.queries, walk.counts, walk.column_of(walk.turn.group, row));
 }
 
 /// Reads the lengths and the first indices. The indices are first read as if the token had all its rows, so that the

@@ -25,9 +25,11 @@ struct SparseAttentionArgs {
   View<const bf16, 3> q;  // [T, H, 512]
   RowFormat format = RowFormat::v4;
   RowSet window, extra;
-  View<const float, 1> sink;        // [H] natural-log units; data == null: no sink
-  float scale = 0;                  // 512^-0.5 for V4
-  int32_t queries_per_request = 1;  // hint: this many consecutive tokens share most of their rows
+  View<const float, 1> sink;  // [H] natural-log units; data == null: no sink
+  float scale = 0;            // 512^-0.5 for V4
+  /// Hint: so many consecutive tokens name the same slots in nearly all columns of their lists (windows, all compressed
+  /// rows of a context); 1 where each has a list of its own, as top-k lists are. Results are right in any case.
+  int32_t queries_per_request = 1;
 
   View<const int32_t, 1> position;  // [T]; data == null: no inverse RoPE
   View<const float, 1> rope_freq;   // [32] fp32 base frequencies
