@@ -7,8 +7,8 @@
 #                                     logs and JSON go to FOLDER (default $OUT, else build/gpu_check); OPS=A,B checks
 #                                     only these operations
 #
-# Steps: every CUDA variant against its reference on random cases; timings, cold and warm, over batch sizes; the same
-# planned as other GPUs; compute-sanitizer memcheck and racecheck on a few small cases; the torch wrapper against float64.
+# Steps: every CUDA variant against its reference on random cases; compute-sanitizer memcheck and racecheck on a few of
+# them; the torch wrapper against float64; timings, cold and warm, over batch sizes; the same planned as other GPUs.
 # A step that cannot run here (no compute-sanitizer, no torch) is listed as such, never as passed.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.." || exit 1
@@ -94,17 +94,9 @@ lab=("$fathom" kernels --op "$ops" --variant "$variants")
 attention=("$fathom" kernels --op sparse_attention --variant "$attention_variants")
 
 step "checks, 150 random cases" 120 "${lab[@]}" --check-only --cases 150 --seed "$seed"
-if [ "$attention_variants" != - ]; then
-  step "attention, c4, all batches" 60 "${attention[@]}" --time-only --shape c4 --batch 1,2,4,8,16,32,64,128 --seconds 0.05
-  step "attention, other shapes" 70 "${attention[@]}" --time-only --shape c128-128k,c128-1m,window,verify6,verify6-8heads --batch 1,8,64 --seconds 0.05
-  for gpu in rtxpro6000 rtx5090 rtx4090 a100 gb10; do
-    step "attention planned as $gpu" 40 "${attention[@]}" --as "$gpu" --cases 40 --seed "$seed" --shape c4 --batch 1,8,64 --seconds 0.05
-  done
-fi
-[ "$others" = - ] || step "other operations" 60 "$fathom" kernels --op "$others" --variant "$other_variants" --time-only --seconds 0.05
 if sanitizer=$(command -v compute-sanitizer || ls /usr/local/cuda/bin/compute-sanitizer 2>/dev/null); then
   for tool in memcheck racecheck; do
-    step "$tool" 75 "$sanitizer" --tool "$tool" --error-exitcode 9 "${lab[@]}" --check-only --cases 8 --bare --seed 7
+    step "$tool" 90 "$sanitizer" --tool "$tool" --error-exitcode 9 "${lab[@]}" --check-only --cases 4 --bare --seed 7
   done
 else
   note "compute-sanitizer" "NOT RUN" 0 "not installed here"
@@ -114,6 +106,14 @@ if python3 -c 'import torch' 2>/dev/null; then
 else
   note "python, torch float64" "NOT RUN" 0 "torch is not installed here"
 fi
+if [ "$attention_variants" != - ]; then
+  step "attention, c4, all batches" 60 "${attention[@]}" --time-only --shape c4 --batch 1,2,4,8,16,32,64,128 --seconds 0.05
+  step "attention, other shapes" 70 "${attention[@]}" --time-only --shape c128-128k,c128-1m,window,verify6,verify6-8heads --batch 1,8,64 --seconds 0.05
+  for gpu in rtxpro6000 rtx5090 rtx4090 a100 gb10; do
+    step "attention planned as $gpu" 40 "${attention[@]}" --as "$gpu" --cases 20 --seed "$seed" --shape c4 --batch 1,8,64 --seconds 0.05
+  done
+fi
+[ "$others" = - ] || step "other operations" 60 "$fathom" kernels --op "$others" --variant "$other_variants" --time-only --seconds 0.05
 
 printf '\n%s\ncommit %s, seed %s, %d s\n' "$table" "$(cat "$unpacked/commit")" "$seed" $((SECONDS - begin))
 left_out=$(printf %s "$table" | grep -c 'NOT RUN')
