@@ -56,8 +56,13 @@ std::unique_ptr<Active> FairQueue::take(const Active& a) {
 }
 
 Active* FairQueue::find(RequestId id) const {
-  for (const Active* a : all())
-    if (a->id == id) return const_cast<Active*>(a);
+  const auto in = [&](const auto& line) -> Active* {
+    const auto at = std::find_if(line.begin(), line.end(), [&](const auto& a) { return a->id == id; });
+    return at == line.end() ? nullptr : at->get();
+  };
+  if (Active* a = in(back_)) return a;
+  for (const auto& [name, client] : clients_)
+    if (Active* a = in(client.line)) return a;
   return nullptr;
 }
 
