@@ -23,12 +23,6 @@ using Kind = JsonValue::Kind;
 
 const fs::path kFolder = FATHOM_SOURCE_DIR "/tests/serve/corpus";
 
-JsonValue string_value(std::string text) {
-  JsonValue v;
-  v.kind = Kind::string, v.text = std::move(text);
-  return v;
-}
-
 /// Ids and times as they do not change.
 std::string settled(const std::string& text) {
   static const std::regex id("[0-9a-f]{24}"),

@@ -18,7 +18,8 @@ struct Wish {
 class ToolChoice : public testing::TestWithParam<std::tuple<Wish, bool>> {};
 
 TEST_P(ToolChoice, IsKeptWithAndWithoutThinkingWholeAndStreamed) {
-  const auto& [wish, thinking] = GetParam();
+  const Wish wish = std::get<0>(GetParam());
+  const bool thinking = std::get<1>(GetParam());
   RunningServer server;
   const auto body = [&](bool stream) {
     return fmt::format(
