@@ -21,6 +21,8 @@ struct Range {
 
 /// A marker's name with its numbers taken out: markers of one kind then agree.
 std::string marker_class(std::string_view name) {
+  // fathom's own tell behind the colon what is in the step: "step 12: prefill 64 tokens + decode B=3".
+  if (name.starts_with("step ")) name = name.substr(0, name.find(':'));
   std::string out;
   for (const char c : name) {
     const bool digit = c >= '0' && c <= '9';

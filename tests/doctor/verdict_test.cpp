@@ -104,6 +104,24 @@ TEST(Verdict, PrefillStepsAreLeftOutAndTold) {
   EXPECT_NE(verdict_sentence(v).find("1 more over twice the median left out as prefill"), std::string::npos);
 }
 
+TEST(Verdict, StepsOfFathomsOwnProfilesAreOneKindWhateverTheyHold) {
+  Made made;
+  made.text = R"({"otherData":{"producer":"fathom"},"traceEvents":[)";
+  for (int i = 0; i < 12; ++i) {
+    const double length = i % 4 == 0 ? 900 : 100;  // every fourth reads a prompt too
+    const double start = made.at;
+    made.event("cpu_op", "linear_fp8", start, length, "");
+    made.at += length;
+    made.event("user_annotation", fmt::format("step {}: {}decode B=4", i + 1, i % 4 == 0 ? "prefill 64 tokens + " : ""),
+               start, length, "");
+    made.at += 10;
+  }
+  const Verdict v = judge_made(made);
+  EXPECT_EQ(v.steps, 9u);
+  EXPECT_EQ(v.left_out, 3u);
+  EXPECT_NEAR(part(v, "dense").seconds, 100e-6, 1e-7);
+}
+
 TEST(Verdict, CommunicationCountsOnlyWhereNothingElseRuns) {
   Made made;
   for (int i = 0; i < 6; ++i) {
