@@ -74,7 +74,7 @@ describe_machine() {
   [ -n "$copy" ] && [ -n "$rate" ] || { failed; die "fathom kernels gave no rates (log: demo-out/machine.log)"; }
   printf '{"gpus": [{"name": "this machine", "compute_capability": 0, "sms": %d, "memory": %d, "bandwidth": %s, "bf16": %s, "fp8": 0, "fp4": 0,
   "link": {"name": "none", "gbs": 1, "allreduce_us": 1}}]}\n' "$(nproc)" "$memory" "$copy" "$rate" >demo-out/machine.json
-  done_ok "copy $copy GB/s, fp32 $rate TFLOP/s"
+  done_ok "$(printf 'copy %.1f GB/s, fp32 %.3f TFLOP/s' "$copy" "$rate")"
 }
 
 run_loop() {
@@ -110,9 +110,10 @@ run_loop() {
   say "A step of the profile (4 open requests) beside that bound"
   sed -n '/^  part /,/^  all /p' demo-out/doctor.txt
   say ""
-  say "What the profile says"
-  sed -n '1,2p' demo-out/trace.txt
-  sed -n '/^Findings/,/^Categories/p' demo-out/trace.txt | sed '1d;/^Categories/d' | awk '/^[0-9]+\./ {n++} n <= 3 && /^[0-9 ]/' | head -n 16
+  say "The three findings that matter"
+  say "1. $(sed -n '/^Verdict on/{n;p;q}' demo-out/doctor.txt)." | fold -s -w 120
+  say "2. $(sed -n '1,2p' demo-out/trace.txt | tr '\n' ' ')" | fold -s -w 120
+  sed -n '/^Findings/,/^Categories/p' demo-out/trace.txt | awk '/^1\./ {on = 1} /^2\./ {on = 0} on && /^[0-9 ]/' | sed '1s/^1\./3./'
   say ""
   say "Written: demo-out/report.html (open it in a browser), demo-out/bench.html, demo-out/PROFILE_FINDINGS.md"
 }

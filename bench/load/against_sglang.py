@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Whether `fathom bench` and SGLang's bench_serving measure the same on one server: both in one run, in turn.
 
-usage: against_sglang.py FATHOM_BINARY [--concurrency 4,16] [--rounds 5] [--input 64] [--output 64] [--json FILE]
+usage: against_sglang.py FATHOM_BINARY [--concurrency 4,16] [--rounds 5] [--input 64] [--output 64] [--paced MS] [--json FILE]
 
 Starts `fathom serve models/fairy` on one processor with one thread; the client under test runs on another one, so that a
-client's own cost does not change the server. Both use the streamed completions API with random words, the same lengths,
-the same number of requests and outputs of exactly their length. Compared are the medians over the rounds of what both
+client's own cost does not change the server. With --paced MS the server is a stand-in that sends a token of each stream every MS
+milliseconds: it computes nothing, so that the clients are compared even on a machine that is busy. Both use the streamed completions API with random words, the same lengths,
+the same number of requests and outputs of exactly their length (bench_serving by its backend vllm: that of sglang counts a question to the
+server behind the last answer as time of the benchmark). Compared are the medians over the rounds of what both
 print: output tokens a second of the whole run, median time to first token, between tokens, and per output token.
 
 Needs the package sglang to be installed in the Python that runs this (its torch is not needed: `pip install --no-deps sglang`
@@ -53,6 +55,45 @@ def child(arguments):
     cli_main()
 
 
+def paced_server(pace):
+    """Answers completions with single words at fixed times, as an engine of constant step time would."""
+    import asyncio
+
+    from aiohttp import web
+
+    async def models(_):
+        return web.json_response({'object': 'list', 'data': [{'id': 'fairy', 'object': 'model'}]})
+
+    async def completions(request):
+        body = await request.json()
+        count = body['max_tokens']
+        response = web.StreamResponse(headers={'Content-Type': 'text/event-stream'})
+        await response.prepare(request)
+        loop = asyncio.get_running_loop()
+        start = loop.time() + 4 * pace
+        for i in range(count):
+            await asyncio.sleep(max(0, start + i * pace - loop.time()))
+            choice = {'index': 0, 'text': ' word', 'finish_reason': 'length' if i + 1 == count else None}
+            await response.write(b'data: ' + json.dumps({'id': 'x', 'object': 'text_completion', 'choices': [choice]}).encode() + b'\n\n')
+        usage = {'prompt_tokens': 64, 'completion_tokens': count, 'total_tokens': 64 + count}
+        if body.get('stream_options', {}).get('include_usage'):
+            await response.write(b'data: ' + json.dumps({'id': 'x', 'choices': [], 'usage': usage}).encode() + b'\n\n')
+        await response.write(b'data: [DONE]\n\n')
+        return response
+
+    async def main():
+        application = web.Application()
+        application.add_routes([web.get('/v1/models', models), web.post('/v1/completions', completions)])
+        runner = web.AppRunner(application)
+        await runner.setup()
+        site = web.TCPSite(runner, '127.0.0.1', 0)
+        await site.start()
+        print(f'http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}', flush=True)
+        await asyncio.Event().wait()
+
+    asyncio.run(main())
+
+
 def on(processor, command):
     return ['taskset', '-c', str(processor)] + command
 
@@ -78,7 +119,7 @@ def sglang(url, level, requests, o, folder, tokenizer):
     file = os.path.join(folder, 'sglang.jsonl')
     if os.path.exists(file):
         os.remove(file)
-    run(on(1, [sys.executable, os.path.abspath(__file__), '--child', '--backend', 'sglang-oai', '--base-url', url, '--model', 'fairy',
+    run(on(1, [sys.executable, os.path.abspath(__file__), '--child', '--backend', 'vllm', '--base-url', url, '--model', 'fairy',
                '--tokenizer', tokenizer, '--dataset-name', 'random-ids', '--random-input-len', str(o.input), '--random-output-len', str(o.output),
                '--random-range-ratio', '1', '--num-prompts', str(requests), '--max-concurrency', str(level), '--warmup-requests', str(level),
                '--output-file', file, '--disable-tqdm', '--seed', str(int(time.time() * 1000) % 2**31)]),
@@ -89,12 +130,16 @@ def sglang(url, level, requests, o, folder, tokenizer):
     return {name: result[theirs] for name, _, theirs, _ in NUMBERS}
 
 
-def serve(binary):
-    server = subprocess.Popen(on(0, [binary, 'serve', MODEL, '--port', '0', '--threads', '1']), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    for line in server.stdout:
-        if found := re.search(r'http://127\.0\.0\.1:\d+', line):
+def serve(binary, folder, pace):
+    log = os.path.join(folder, 'server.log')
+    command = [sys.executable, os.path.abspath(__file__), '--server', str(pace * 1e-3)] if pace else [binary, 'serve', MODEL, '--port', '0', '--threads', '1']
+    server = subprocess.Popen(on(0, command), stdout=open(log, 'w'), stderr=subprocess.STDOUT)
+    for _ in range(300):
+        if found := re.search(r'http://127\.0\.0\.1:\d+', open(log).read()):
             return server, found.group(0)
-    sys.exit('the server did not start')
+        time.sleep(0.1)
+    server.kill()
+    sys.exit('the server did not start: ' + open(log).read()[-500:])
 
 
 def tokenizer_folder(folder):
@@ -109,12 +154,15 @@ def tokenizer_folder(folder):
 def main():
     if sys.argv[1:2] == ['--child']:
         return child(sys.argv[2:])
+    if sys.argv[1:2] == ['--server']:
+        return paced_server(float(sys.argv[2]))
     parser = argparse.ArgumentParser(description=__doc__.split('\n')[0])
     parser.add_argument('fathom')
     parser.add_argument('--concurrency', default='4,16')
     parser.add_argument('--rounds', type=int, default=5)
     parser.add_argument('--input', type=int, default=64)
     parser.add_argument('--output', type=int, default=64)
+    parser.add_argument('--paced', type=float, default=0)
     parser.add_argument('--json')
     o = parser.parse_args()
     if importlib.util.find_spec('sglang') is None:
@@ -122,7 +170,7 @@ def main():
         return 77
     folder = tempfile.mkdtemp()
     tokenizer = tokenizer_folder(folder)
-    server, url = serve(o.fathom)
+    server, url = serve(o.fathom, folder, o.paced)
     results, worst = [], 0
     try:
         for level in map(int, o.concurrency.split(',')):
