@@ -357,12 +357,19 @@ FATHOM_DEVICE void burst_block(const Params& p, std::byte* shared_base) {
   device::let_next_kernel_start();
   const int token = device::block_z(), first_head = device::block_y() * G::kHeads;
 
+  ask_for_sinks<G>(shared, p, first_head);  // part of the group of the rows
+  const bool turns = p.position && place.warp == 1;
+  Angle angle;
+  if (turns) angle = Angle::load(p, token, place.lane);
   // Queries are asked for once the rows are on their way; of several m-tiles a half while the indices are.
   RawQuery<G> raw;
   Share share;
   const RowPlace mine = find_rows<G>(p, place, token, first_head, raw, share);
-  if (G::kCluster == 0 && static_cast<int>(device::block_x()) >= share.blocks) return;
-  ask_for_sinks<G>(shared, p, first_head);
+  if (G::kCluster == 0 && static_cast<int>(device::block_x()) >= share.blocks) {
+    device::copy_async_commit();
+    device::copy_async_wait<0>();
+    return;
+  }
   gather_rows<G>(shared, p.q, place, mine);
   if (G::kMTiles == 1) load_query<G>(p, place, token, first_head, 0, raw);
   load_query<G>(p, place, token, first_head, 1, raw);
@@ -371,7 +378,7 @@ FATHOM_DEVICE void burst_block(const Params& p, std::byte* shared_base) {
   } else {
     if (share.blocks > 1 && place.thread == 0) remember_arrivals<G>(shared, p);
   }
-  if (p.position && place.warp == 1) prepare_rotations<G>(shared, p, token, place.lane);
+  if (turns) prepare_rotation(shared, angle, place.lane);
   const Offsets<G> at(place);
   Output<G> output;
   if (device::block_x() < share.blocks) {

@@ -13,16 +13,30 @@ struct Rotation {
   float cosine, sine;
 };
 
+/// What a rotation is computed from: asked for early, since both may lie in memory that nobody has touched for long.
+struct Angle {
+  int position = 0;
+  float frequency = 0;
+
+  FATHOM_DEVICE static Angle load(const Params& p, int token, int pair) {
+    return {p.position[token], p.rope_freq[pair]};
+  }
+};
+
 /// One warp computes the token's 32 rotations into shared memory. The angle is the fp32 product, as in the reference;
 /// its reduction to one turn is done in fp64, so any position is exact to fp32.
 template <typename G>
-FATHOM_DEVICE void prepare_rotations(const Shared<G>& shared, const Params& p, int token, int pair, int first = 0) {
-  const float angle = static_cast<float>(p.position[token]) * p.rope_freq[pair];
+FATHOM_DEVICE void prepare_rotation(const Shared<G>& shared, Angle from, int place) {
+  const float angle = static_cast<float>(from.position) * from.frequency;
   const double turns = static_cast<double>(angle) * 0.15915494309189535;
   const float part = static_cast<float>(turns - rint(turns));
   Rotation r;
   device::sincos_pi(2 * part, &r.sine, &r.cosine);
-  shared.rotations()[first + pair] = r;
+  shared.rotations()[place] = r;
+}
+template <typename G>
+FATHOM_DEVICE void prepare_rotations(const Shared<G>& shared, const Params& p, int token, int pair, int first = 0) {
+  prepare_rotation(shared, Angle::load(p, token, pair), first + pair);
 }
 /// The rotations of a head's token.
 template <typename G>

@@ -94,7 +94,9 @@ bool rows_fit(const RowSet& set) {
 /// The best plan of a kind of block for `tokens` of `heads`.
 void try_kind(const Kind& kind, const SparseAttentionArgs& args, const DeviceInfo& device, int64_t tokens,
               int64_t heads, int pack, bool sm90, double& best_cost, Plan& best) {
-  const int64_t rows = std::max<int64_t>(1, most_rows(args)), sms = std::max(1, device.sm_count);
+  // Tokens of a request that are taken together differ in a few columns at the end of both lists: a pass for each.
+  const int64_t rows = std::max<int64_t>(1, most_rows(args)) + 2 * 16 * (pack - 1);
+  const int64_t sms = std::max(1, device.sm_count);
   const int64_t units = tokens * divide_up(heads, kind.block_heads);
   const int64_t per_sm = kind.block_heads == 16 ? small_blocks_per_sm(device) : 1;
   const int64_t most = units > kCounters ? 1 : std::min<int64_t>(divide_up(rows, kind.tile_rows), kMostSplits);

@@ -344,8 +344,9 @@ FATHOM_DEVICE void burst_leave(const BurstBlock<L>& b, const Place& at, int bloc
 /// Rows and queries to partial output, in fp16 or, when something does not fit, in bf16; `leave(kHalf, output)` takes
 /// it. The queries have been asked for.
 template <typename L, typename F>
-FATHOM_DEVICE void burst_work(const BurstBlock<L>& b, const Place& at, RowPlace mine, WideQuery& query, F leave) {
-  if (b.p.position && at.warp == 4) prepare_rotations<L>(b.shared, b.p, b.token, at.lane);
+FATHOM_DEVICE void burst_work(const BurstBlock<L>& b, const Place& at, RowPlace mine, Angle angle, WideQuery& query,
+                              F leave) {
+  if (b.p.position && at.warp == 4) prepare_rotation(b.shared, angle, at.lane);
   bool bad = convert_wide_query(query);
   device::await(rows_barrier(b, at), 0);
   bad |= decode_rows<true>(b, at, mine);
@@ -373,17 +374,22 @@ FATHOM_DEVICE void wide_burst_block(const Params& p, std::byte* shared_base) {
   open_rows(b, place);
   device::wait_for_previous_kernel();
   device::let_next_kernel_start();
+  ask_for_sinks<L>(b.shared, p, b.first_head);
+  device::copy_async_commit();
+  Angle angle;
+  if (p.position && place.warp == 4) angle = Angle::load(p, b.token, place.lane);
   Share share;
   const RowPlace mine = find_burst_rows<L>(b, place, share);
   const int blocks = share.blocks;
-  if (static_cast<int>(device::block_x()) >= blocks) return;
-  ask_for_sinks<L>(b.shared, p, b.first_head);
-  device::copy_async_commit();
+  if (static_cast<int>(device::block_x()) >= blocks) {
+    device::copy_async_wait<0>();
+    return;
+  }
   WideQuery query;
   load_wide_query<L>(b, place, query);
   ask_for_rows(b, place, mine);
   if (blocks > 1 && place.thread == 0) remember_arrivals<L>(b.shared, p);
-  burst_work<L>(b, place, mine, query,
+  burst_work<L>(b, place, mine, angle, query,
                 [&](auto half, const WideOutput& output) { burst_leave<half>(b, place, blocks, output); });
   if (blocks > 1) {
     meet<L>(b.shared, Partials<L>{p, this_unit()}, b.token, b.first_head, blocks);
