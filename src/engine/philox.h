@@ -22,10 +22,10 @@ inline std::array<uint32_t, 4> philox(uint64_t seed, uint64_t counter_low, uint6
   return c;
 }
 
-/// Uniform in [0, 1) with 53 bits. `stream` tells apart draws made at the same position.
-inline double uniform(uint64_t seed, uint64_t position, uint64_t stream = 0) {
+/// 53 random bits. `stream` tells apart draws made at the same position.
+inline uint64_t uniform_bits(uint64_t seed, uint64_t position, uint64_t stream = 0) {
   const auto r = philox(seed, position, stream);
-  return static_cast<double>((uint64_t{r[0]} << 32 | r[1]) >> 11) * 0x1.0p-53;
+  return (uint64_t{r[0]} << 32 | r[1]) >> 11;
 }
 
 }  // namespace fathom

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <stdexcept>
 
 #include "base/error.h"
 #include "engine/philox.h"
@@ -19,6 +20,30 @@ void check_range(const char* name, double value, bool good, const char* wanted) 
 /// Higher logit first; equal logits: lower id first.
 bool better(const std::pair<float, int32_t>& a, const std::pair<float, int32_t>& b) {
   return a.first != b.first ? a.first > b.first : a.second < b.second;
+}
+
+/// 2^40 for the best token. A weight below 1 is none: a probability of 2^-40 of the best one's.
+constexpr int kWeightBits = 40;
+constexpr uint64_t kWeightOfBest = uint64_t{1} << kWeightBits;
+
+/// 2^(40 + x) for x <= 0, cut to a whole number; relative error 2e-7. Products and sums alone, so that every machine
+/// gets the same.
+uint64_t weight_of(float x) {
+  if (!(x > -static_cast<float>(kWeightBits))) return 0;
+  int whole = static_cast<int>(x);  // towards zero
+  whole -= static_cast<float>(whole) > x;
+  const float f = x - static_cast<float>(whole);
+  float p = 1.5252734e-5f;  // the series of 2^f
+  p = p * f + 1.5403530e-4f;
+  p = p * f + 1.3333558e-3f;
+  p = p * f + 9.6181291e-3f;
+  p = p * f + 5.5504109e-2f;
+  p = p * f + 0.24022651f;
+  p = p * f + 0.69314718f;
+  p = p * f + 1.0f;
+  const auto mantissa = static_cast<uint64_t>(p * 0x1p24f);
+  const int shift = kWeightBits - 24 + whole;
+  return shift >= 0 ? mantissa << shift : mantissa >> -shift;
 }
 
 }  // namespace
@@ -101,35 +126,81 @@ SampledToken Sampler::describe(std::span<const float> logits, int32_t token) {
   return out;
 }
 
-int32_t Sampler::draw(int64_t position) {
+void Sampler::weigh() {
   const float top = *std::max_element(logits_.begin(), logits_.end());
-  const auto probability = [&](float logit) { return std::exp((double{logit} - top) / params_.temperature); };
-  const bool filtered = params_.top_k > 0 || params_.top_p < 1 || params_.min_p > 0;
-  const double u = uniform(params_.seed, static_cast<uint64_t>(position));
+  const auto scale = static_cast<float>(std::min(1.4426950408889634 / params_.temperature, 1e30));
+  weights_.resize(logits_.size());
+  for (size_t i = 0; i < logits_.size(); ++i) weights_[i] = weight_of((logits_[i] - top) * scale);
+}
+
+/// The best candidates that the filters leave, best first, and the sum of their weights.
+uint64_t Sampler::filter() {
   ranked_.clear();
+  uint64_t total = 0;
   for (size_t i = 0; i < logits_.size(); ++i)
-    if (logits_[i] != kNever) ranked_.emplace_back(logits_[i], static_cast<int32_t>(i));
-  if (filtered) {
-    std::sort(ranked_.begin(), ranked_.end(), better);
-    if (params_.top_k > 0 && static_cast<size_t>(params_.top_k) < ranked_.size())
-      ranked_.resize(static_cast<size_t>(params_.top_k));
-    double total = 0;
-    for (const auto& r : ranked_) total += probability(r.first);
-    size_t kept = 0;
-    for (double sum = 0; kept < ranked_.size() && sum < params_.top_p * total; ++kept)
-      sum += probability(ranked_[kept].first);
-    if (params_.top_p < 1) ranked_.resize(std::max<size_t>(1, kept));
-    while (ranked_.size() > 1 && probability(ranked_.back().first) < params_.min_p)
-      ranked_.pop_back();  // the best has 1
+    if (weights_[i] > 0) ranked_.emplace_back(logits_[i], static_cast<int32_t>(i)), total += weights_[i];
+  const auto worse = [](const auto& a, const auto& b) { return better(b, a); };
+  std::make_heap(ranked_.begin(), ranked_.end(), worse);
+  kept_.clear();
+  const auto weight_at = [&](size_t i) { return weights_[static_cast<size_t>(kept_[i].second)]; };
+  const auto take_until = [&](size_t most, double wanted) {
+    uint64_t sum = 0;
+    while (!ranked_.empty() && kept_.size() < most && (kept_.empty() || static_cast<double>(sum) < wanted)) {
+      std::pop_heap(ranked_.begin(), ranked_.end(), worse);
+      kept_.push_back(ranked_.back());
+      ranked_.pop_back();
+      sum += weight_at(kept_.size() - 1);
+      if (static_cast<double>(weight_at(kept_.size() - 1)) < params_.min_p * static_cast<double>(kWeightOfBest)) break;
+    }
+    return sum;
+  };
+  const size_t most = params_.top_k > 0 ? static_cast<size_t>(params_.top_k) : logits_.size();
+  if (params_.top_k > 0) {  // the share of top_p is one of what top_k leaves
+    take_until(most, std::numeric_limits<double>::infinity());
+    total = 0;
+    for (size_t i = 0; i < kept_.size(); ++i) total += weight_at(i);
+    uint64_t sum = 0;
+    size_t keep = 0;
+    for (; keep < kept_.size() && (keep == 0 || static_cast<double>(sum) < params_.top_p * static_cast<double>(total));
+         ++keep)
+      sum += weight_at(keep);
+    if (params_.top_p < 1) kept_.resize(keep);
+  } else {
+    take_until(
+        most, params_.top_p < 1 ? params_.top_p * static_cast<double>(total) : std::numeric_limits<double>::infinity());
   }
-  double total = 0;
-  for (const auto& r : ranked_) total += probability(r.first);
-  double left = u * total;
-  for (const auto& r : ranked_) {
-    left -= probability(r.first);
-    if (left < 0) return r.second;
+  while (kept_.size() > 1 &&
+         static_cast<double>(weight_at(kept_.size() - 1)) < params_.min_p * static_cast<double>(kWeightOfBest))
+    kept_.pop_back();
+  total = 0;
+  for (size_t i = 0; i < kept_.size(); ++i) total += weight_at(i);
+  return total;
+}
+
+int32_t Sampler::draw(int64_t position) {
+  weigh();
+  const uint64_t random = uniform_bits(params_.seed, static_cast<uint64_t>(position));
+  // Sums of whole numbers: the same in any order and on any machine.
+  const auto pick = [&](uint64_t total) {
+    return static_cast<uint64_t>(__extension__(unsigned __int128){random} * total >> 53);
+  };
+  if (params_.top_k > 0 || params_.top_p < 1 || params_.min_p > 0) {
+    uint64_t left = pick(filter());
+    for (const auto& [logit, id] : kept_) {
+      const uint64_t weight = weights_[static_cast<size_t>(id)];
+      if (left < weight) return id;
+      left -= weight;
+    }
+    return kept_.back().second;
   }
-  return ranked_.back().second;  // rounding left a crumb
+  uint64_t total = 0;
+  for (const uint64_t w : weights_) total += w;
+  uint64_t left = pick(total);
+  for (size_t i = 0; i < weights_.size(); ++i) {
+    if (left < weights_[i]) return static_cast<int32_t>(i);
+    left -= weights_[i];
+  }
+  throw std::logic_error("Sampler: weights do not add up");
 }
 
 }  // namespace fathom

@@ -3,6 +3,8 @@
 // Order: logit bias, repetition / frequency / presence penalties, temperature, then the filters top-k, top-p, min-p on
 // the probabilities, each on what the one before left, then one draw. Temperature 0 takes the largest logit after bias
 // and penalties; equal logits: the lower id. The draw depends on (seed, position) alone.
+// Probabilities are whole numbers in proportion, 2^40 for the best token, so their sums are the same in any order and on
+// any machine.
 #pragma once
 
 #include <cstdint>
@@ -66,13 +68,16 @@ class Sampler {
 
  private:
   void adjust(std::span<const int32_t> banned, const std::vector<uint64_t>* allowed);
+  void weigh();
+  uint64_t filter();
   int32_t draw(int64_t position);
 
   SamplingParams params_;
-  std::vector<uint8_t> seen_;    // in prompt or output; empty without penalties
-  std::vector<int32_t> counts_;  // in the output; empty without penalties
-  std::vector<float> logits_;    // working copy
-  std::vector<std::pair<float, int32_t>> ranked_;
+  std::vector<uint8_t> seen_;      // in prompt or output; empty without penalties
+  std::vector<int32_t> counts_;    // in the output; empty without penalties
+  std::vector<float> logits_;      // working copy
+  std::vector<uint64_t> weights_;  // in proportion to the probabilities
+  std::vector<std::pair<float, int32_t>> ranked_, kept_;
 };
 
 }  // namespace fathom
