@@ -23,7 +23,7 @@ View<T, 2> flat(const View<T, 3>& v) {
 
 }  // namespace
 
-void BlockOps::project_inputs(const AttentionWeights& w) {
+void BlockOps::project_latents(const AttentionWeights& w) {
   const int64_t tokens = act.x.size[0], d = config_.hidden_size;
   ops::LinearFp8Args in;
   in.x = act.xq.codes, in.x_scale = act.xq.scale;
@@ -31,7 +31,10 @@ void BlockOps::project_inputs(const AttentionWeights& w) {
   in.part[in.parts++] = {w.wkv, act.kv};
   run(ops_.linear_fp8, "linear_fp8", in, bytes_of(w.wq_a) + bytes_of(w.wkv),
       2 * tokens * (w.wq_a.codes.count() + w.wkv.codes.count()), {tokens, d, config_.q_lora_rank + config_.head_dim});
+}
 
+void BlockOps::project_queries(const AttentionWeights& w) {
+  const int64_t tokens = act.x.size[0];
   quantize(act.latent, w.q_norm, act.latent_q);
 
   ops::LinearFp8Args up;

@@ -41,8 +41,10 @@ class BlockOps {
   void embed(View<const bf16, 2> table, View<const int32_t, 1> ids);
   /// Ends the half in progress (`finish`) and begins the next one (`next`, may be null).
   void mix(const MixWeights* next, bool finish);
-  /// x -> latent query and KV, then all query projections of the block.
-  void project_inputs(const AttentionWeights& w);
+  /// x -> latent query and KV.
+  void project_latents(const AttentionWeights& w);
+  /// Latent query -> all query projections of the block.
+  void project_queries(const AttentionWeights& w);
   void write_window(const BlockWeights& block, View<const int32_t, 1> position, View<const int32_t, 1> slot,
                     const ops::KvPool& pool, ops::RowFormat format);
   void compress(const StepBatch& batch, const BlockWeights& block, const LayerCache& cache);

@@ -48,7 +48,8 @@ void Dspark::stage(const BlockWeights& w, const LayerCache& cache, const ops::Ro
                    View<const int32_t, 1> ids, View<const int32_t, 1> position) {
   const int64_t n = draft_.block_size;
   const ops::KvPool own{rows_.data(), static_cast<int64_t>(rows_.size()), draft_.block_size};
-  block_.project_inputs(w.attn);
+  block_.project_latents(w.attn);
+  block_.project_queries(w.attn);
   block_.write_window(w, position, View<const int32_t, 1>(block_slot_.data(), n), own, cache.format);
   block_.queries(w, position);
   block_.attend(

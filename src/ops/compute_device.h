@@ -62,11 +62,14 @@ class ComputeDevice {
   /// Waits; `doing` names what failed in the message.
   virtual void synchronize(const char* doing) = 0;
 
-  /// Runs what `work` asks the device for beside what comes behind this call, up to join(). Both see everything older.
-  /// One at a time; here work is done at once where a device cannot.
-  virtual void fork(const std::function<void()>& work) { work(); }
-  virtual void join() {}
-
+  /// Runs what `work` asks the device for beside what comes behind this call, up to join() of the branch. Both see
+  /// everything older. Where a device cannot, work is done at once.
+  static constexpr int kBranches = 2;
+  virtual void fork(int branch, const std::function<void()>& work) {
+    static_cast<void>(branch);
+    work();
+  }
+  virtual void join(int branch) { static_cast<void>(branch); }
   /// Records what `work` asks the device for, without doing it. Null: this device knows no graphs.
   virtual std::unique_ptr<DeviceGraph> capture(const std::function<void()>& work) = 0;
   /// Inside capture(): pieces of work that were asked for so far. Else 0.

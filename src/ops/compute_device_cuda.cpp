@@ -50,15 +50,18 @@ class CudaDevice final : public ComputeDevice {
               properties.regsPerMultiprocessor,
               static_cast<int64_t>(properties.sharedMemPerMultiprocessor)};
     check(cudaStreamCreateWithFlags(&main_, cudaStreamNonBlocking), "creating a stream");
-    check(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking), "creating a stream");
+    for (int i = 0; i < kBranches; ++i) {
+      check(cudaStreamCreateWithFlags(&side_[i], cudaStreamNonBlocking), "creating a stream");
+      check(cudaEventCreateWithFlags(&joined_[i], cudaEventDisableTiming), "creating an event");
+    }
     check(cudaEventCreateWithFlags(&forked_, cudaEventDisableTiming), "creating an event");
-    check(cudaEventCreateWithFlags(&joined_, cudaEventDisableTiming), "creating an event");
     stream_ = main_;
     at_open_ = memory_use().free;
   }
   ~CudaDevice() override {
-    cudaEventDestroy(forked_), cudaEventDestroy(joined_);
-    cudaStreamDestroy(side_), cudaStreamDestroy(main_);
+    for (int i = 0; i < kBranches; ++i) cudaEventDestroy(joined_[i]), cudaStreamDestroy(side_[i]);
+    cudaEventDestroy(forked_);
+    cudaStreamDestroy(main_);
   }
 
   const DeviceInfo& info() const override { return info_; }
@@ -108,20 +111,11 @@ class CudaDevice final : public ComputeDevice {
   }
   void synchronize(const char* doing) override { check(cudaStreamSynchronize(stream_), doing); }
 
-  void fork(const std::function<void()>& work) override {
-    check(cudaEventRecord(forked_, main_), "forking");
-    check(cudaStreamWaitEvent(side_, forked_), "forking");
-    stream_ = side_;
-    try {
-      work();
-    } catch (...) {
-      stream_ = main_;
-      throw;
-    }
-    stream_ = main_;
-    check(cudaEventRecord(joined_, side_), "forking");
+  void fork(int branch, const std::function<void()>& work) override {
+    run_on(side_[branch], work);
+    check(cudaEventRecord(joined_[branch], side_[branch]), "forking");
   }
-  void join() override { check(cudaStreamWaitEvent(main_, joined_), "joining"); }
+  void join(int branch) override { check(cudaStreamWaitEvent(main_, joined_[branch]), "joining"); }
 
   std::unique_ptr<DeviceGraph> capture(const std::function<void()>& work) override {
     check(cudaStreamBeginCapture(stream_, cudaStreamCaptureModeThreadLocal), "recording a graph");
@@ -149,9 +143,23 @@ class CudaDevice final : public ComputeDevice {
   DeviceInfo info_;
   DeviceFacts facts_;
   std::string name_;
-  cudaStream_t main_ = nullptr, side_ = nullptr;
+  /// `work` on another stream, behind everything that was asked for so far.
+  void run_on(cudaStream_t stream, const std::function<void()>& work) {
+    check(cudaEventRecord(forked_, main_), "forking");
+    check(cudaStreamWaitEvent(stream, forked_), "forking");
+    stream_ = stream;
+    try {
+      work();
+    } catch (...) {
+      stream_ = main_;
+      throw;
+    }
+    stream_ = main_;
+  }
+
+  cudaStream_t main_ = nullptr, side_[kBranches] = {};
   cudaStream_t stream_ = nullptr;  // one of them: work goes there
-  cudaEvent_t forked_ = nullptr, joined_ = nullptr;
+  cudaEvent_t forked_ = nullptr, joined_[kBranches] = {};
   int64_t at_open_ = 0;
 };
 

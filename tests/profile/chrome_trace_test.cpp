@@ -47,6 +47,30 @@ const json& event(const json& trace, const std::string& name) {
   throw std::logic_error("no event " + name);
 }
 
+TEST_F(ChromeTrace, KernelsOfAGpuAreWrittenAsPyTorchWritesThem) {
+  Recorder recorder;
+  DeviceSpan s;
+  s.name = "experts", s.kernel = "up<4>(Params)";
+  s.start_ns = recorder.origin_ns() + 1000, s.end_ns = recorder.origin_ns() + 3500;
+  s.grid = {132, 2, 1}, s.block = {256, 1, 1}, s.registers = 96, s.shared_bytes = 4096, s.correlation = 77;
+  s.bytes = 1234, s.step = 5, s.stream = 13;
+  recorder.add_device_spans({s});
+  recorder.describe_device({"GPU \"X\"", 9, 0, 132, 32, 1000, 2048, 65536, 233472});
+  write_chrome_trace(recorder, folder_ / "t.json");
+  const json trace = json::parse(read_file(folder_ / "t.json"));
+  EXPECT_EQ(trace["deviceProperties"][0]["name"], "GPU \"X\"");
+  EXPECT_EQ(trace["deviceProperties"][0]["numSms"], 132);
+  const json& e = event(trace, "experts");
+  EXPECT_EQ(e["cat"], "kernel");
+  EXPECT_EQ(e["ts"], 1.0);
+  EXPECT_EQ(e["dur"], 2.5);
+  EXPECT_EQ(e["args"]["grid"], json({132, 2, 1}));
+  EXPECT_EQ(e["args"]["registers per thread"], 96);
+  EXPECT_EQ(e["args"]["shared memory"], 4096);
+  EXPECT_EQ(e["args"]["correlation"], 77);
+  EXPECT_EQ(e["args"]["step"], 5);
+}
+
 TEST_F(ChromeTrace, HoldsEveryOpWithItsArguments) {
   Recorder recorder;
   SpanRecord r = op("linear_fp8", recorder.origin_ns() + 1234567, recorder.origin_ns() + 1236567);

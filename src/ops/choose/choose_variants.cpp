@@ -1,4 +1,5 @@
-// The variants of choose. On the processor the reference is the only one: the sampler reads the logits there anyway.
+// The variants of choose. The workspace of sm80 must be zeroed once. On the processor the reference is the only one:
+// the sampler reads the logits there anyway.
 #include "ops/choose/choose.h"
 
 namespace fathom::ops {
@@ -6,13 +7,14 @@ namespace fathom::ops {
 void choose_ref(const ChooseArgs& a, const Launch&);
 
 #ifdef FATHOM_HAVE_CUDA
+size_t choose_workspace(const ChooseArgs& a, const DeviceInfo& d);
 void choose_sm80(const ChooseArgs& a, const Launch& l);
 
 namespace {
 
 bool sm80_can_run(const ChooseArgs& a, const DeviceInfo& d) {
   return d.backend == Backend::cuda && d.compute_capability >= 80 && a.logits.size[1] > 0 &&
-         a.logits.size[1] < int64_t{1} << 30;
+         a.logits.size[1] < int64_t{1} << 30 && a.logits.size[0] < 65536;
 }
 
 }  // namespace
@@ -23,7 +25,7 @@ Variants<ChooseArgs> choose_variants() {
       {"ref", Backend::cpu, always<ChooseArgs>, nullptr, choose_ref},
       {"cpu", Backend::cpu, always<ChooseArgs>, nullptr, choose_ref},
 #ifdef FATHOM_HAVE_CUDA
-      {"sm80", Backend::cuda, sm80_can_run, nullptr, choose_sm80},
+      {"sm80", Backend::cuda, sm80_can_run, choose_workspace, choose_sm80},
 #endif
   };
   return all;

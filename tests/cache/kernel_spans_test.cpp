@@ -1,0 +1,48 @@
+// Kernels of a trace given to the ops that launched them.
+#include "model/kernel_spans.h"
+
+#include <gtest/gtest.h>
+
+namespace fathom::test {
+namespace {
+
+ops::KernelRun kernel(int64_t start, uint64_t correlation, uint64_t node) {
+  ops::KernelRun run;
+  run.span.name = run.span.kernel = "function";
+  run.span.start_ns = start, run.span.end_ns = start + 5, run.span.correlation = correlation;
+  run.node = node;
+  return run;
+}
+
+TEST(KernelSpans, KernelsOfReplayedStepsGetTheNamesOfTheirOps) {
+  const auto ops = std::make_shared<const std::vector<OpMark>>(
+      std::vector<OpMark>{{"embed", 10, 0, 1}, {"experts", 700, 9, 2}, {"nothing", 1, 1, 0}, {"head", 50, 3, 1}});
+  std::vector<ops::KernelRun> runs = {kernel(0, 5, 0)};  // launched by itself
+  for (const uint64_t node : {1, 3, 2, 4}) runs.push_back(kernel(9 + static_cast<int64_t>(runs.size()), 8, node));
+  for (const uint64_t node : {1, 2, 4, 3}) runs.push_back(kernel(19 + static_cast<int64_t>(runs.size()), 9, node));
+  const auto spans = name_kernels(runs, {{ops, 2}, {ops, 3}});
+  ASSERT_EQ(spans.size(), 9u);
+  EXPECT_EQ(spans[0].name, "function");
+  EXPECT_EQ(spans[0].step, 0);
+  const char* names[] = {"embed", "experts", "experts", "head", "embed", "experts", "head", "experts"};
+  const int64_t bytes[] = {10, 0, 700, 50, 10, 700, 50, 0};
+  for (size_t i = 0; i < 8; ++i) {
+    EXPECT_EQ(spans[1 + i].name, names[i]);
+    EXPECT_EQ(spans[1 + i].bytes, bytes[i]);
+    EXPECT_EQ(spans[1 + i].kernel, "function");
+    EXPECT_EQ(spans[1 + i].step, i < 4 ? 2 : 3);
+  }
+}
+
+TEST(KernelSpans, AStepWithAnotherNumberOfKernelsKeepsTheFunctionsNames) {
+  const auto ops = std::make_shared<const std::vector<OpMark>>(std::vector<OpMark>{{"embed", 10, 0, 1}});
+  const auto spans = name_kernels({kernel(0, 8, 1), kernel(1, 8, 2), kernel(9, 9, 1)}, {{ops, 1}, {ops, 2}});
+  EXPECT_EQ(spans[0].name, "function");
+  EXPECT_EQ(spans[1].name, "function");
+  EXPECT_EQ(spans[0].step, 1);
+  EXPECT_EQ(spans[2].step, 2);
+  EXPECT_EQ(spans[2].name, "embed");
+}
+
+}  // namespace
+}  // namespace fathom::test
