@@ -7,7 +7,7 @@ const fit = report.step_time_fit;
 let drawings = [];
 
 function loadText(level) {
-  return level.rate === undefined ? count(level.concurrency) : count(level.rate) + ' a second';
+  return level.rate === undefined ? count(level.concurrency) : count(level.rate) + ' requests a second';
 }
 
 /** Seconds as milliseconds, three digits or more. */
@@ -87,7 +87,7 @@ class Plot {
 
 function headline() {
   const best = report.levels.reduce((a, b) => (b.output_tokens_per_second > a.output_tokens_per_second ? b : a));
-  let text = rate(best.output_tokens_per_second) + ' tokens/s at ' + loadText(best) + ' open requests, ' + ms(best.seconds.itl.p50) + ' ms between the tokens of one';
+  let text = rate(best.output_tokens_per_second) + ' tokens/s at ' + (best.rate === undefined ? plural(best.concurrency, 'open request') : loadText(best)) + ', ' + ms(best.seconds.itl.p50) + ' ms between the tokens of one';
   if (fit.b_seconds) text += '; for ever more requests it tends to ' + rate(fit.asymptote_tokens_per_second);
   return text + '.';
 }
