@@ -182,7 +182,7 @@ int32_t Sampler::draw(int64_t position) {
   const uint64_t random = uniform_bits(params_.seed, static_cast<uint64_t>(position));
   // Sums of whole numbers: the same in any order and on any machine.
   const auto pick = [&](uint64_t total) {
-    return static_cast<uint64_t>(__extension__(unsigned __int128){random} * total >> 53);
+    return static_cast<uint64_t>(static_cast<unsigned __int128>(random) * total >> 53);
   };
   if (params_.top_k > 0 || params_.top_p < 1 || params_.min_p > 0) {
     uint64_t left = pick(filter());
