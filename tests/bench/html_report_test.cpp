@@ -20,7 +20,7 @@ LevelRun run_of(int open, int rounds, double step, int pieces = 20) {
       RequestRecord r;
       r.due = r.sent = round * step * (pieces + 1);
       for (int p = 1; p <= pieces; ++p) r.pieces.push_back(r.sent + p * step);
-      r.end = r.pieces.back() + step;
+      r.end = r.pieces.back() + step / 2;
       r.prompt_tokens = 64, r.output_tokens = pieces, r.finish = "length";
       run.requests.push_back(r);
     }
