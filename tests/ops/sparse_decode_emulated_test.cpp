@@ -314,6 +314,8 @@ TEST(SparseDecodeEmulated, TokensOfARequestShareRows) {
   s.tokens = 4, s.queries_per_request = 2, s.heads = 12, s.window_length = {3, 20, 20, 20}, s.codes = false,
   s.extra_length = {100, 60, 0, 100}, s.sink = false;
   expect_packed_right<sparse_decode::V4Packed32>(s, {4, 0, 73}, 1, "nothing in common, no patience");
+  s.heads = 4, s.window_length = s.extra_length = {}, s.extra_most = 20, s.codes = true;
+  expect_packed_right<sparse_decode::V4Packed64>(s, {2, 0, 74}, 16, "most of a block without heads");
 }
 
 TEST(SparseDecodeEmulated, HandlesPeakedScoresAndLargeScales) {

@@ -38,10 +38,11 @@ template <typename G>
 FATHOM_DEVICE void prepare_rotations(const Shared<G>& shared, const Params& p, int token, int pair, int first = 0) {
   prepare_rotation(shared, Angle::load(p, token, pair), first + pair);
 }
-/// The rotations of a head's token.
+/// The rotations of a head's token; any for a head that does not exist.
 template <typename G>
 FATHOM_DEVICE const Rotation* rotations_of(const Shared<G>& shared, const Params& p, int head) {
-  return shared.rotations() + (kTakesRequests<G> ? head / p.each_heads * 32 : 0);
+  if (!kTakesRequests<G> || head >= p.heads) return shared.rotations();
+  return shared.rotations() + head / p.each_heads * 32;
 }
 
 FATHOM_DEVICE float low_channel(uint32_t word) {

@@ -105,7 +105,8 @@ void try_kind(const Kind& kind, const SparseAttentionArgs& args, const DeviceInf
     // Splits that cannot wait for each other leave the sum to the last of them, one after the other.
     const int64_t resident = kind.cluster == 8 ? 4 * sms : kind.cluster ? sms * 3 / 2 : sms * per_sm;
     if (splits > 1 && units * splits > resident) continue;
-    const double cost = plan_cost(kind, rows, units, splits, sms, per_sm);
+    // Masks and the search for shared rows cost a fifth.
+    const double cost = plan_cost(kind, rows, units, splits, sms, per_sm) * (pack > 1 ? 1.2 : 1);
     if (best_cost != 0 && cost >= best_cost) continue;
     best_cost = cost;
     best = {kind.block_heads, splits, kind.wide, sm90};
