@@ -2,7 +2,10 @@
 #include "ops/gpu_emulator.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <numeric>
+#include <vector>
 
 #include "base/small_floats.h"
 
@@ -13,12 +16,33 @@ float half_of(uint32_t word, int half) {
   return to_float(bf16{static_cast<uint16_t>(word >> 16 * half)});
 }
 
-float f16_of(uint32_t word, int half) {
-  return static_cast<float>(std::bit_cast<_Float16>(static_cast<uint16_t>(word >> 16 * half)));
+/// Values of all fp16 codes: not every compiler has the type.
+std::vector<float> f16_values() {
+  std::vector<float> values(1 << 16);
+  for (int code = 0; code < 1 << 16; ++code) {
+    const int exponent = code >> 10 & 31, mantissa = code & 1023;
+    float v = exponent == 0 ? std::ldexp(float(mantissa), -24) : std::ldexp(float(1024 + mantissa), exponent - 25);
+    if (exponent == 31) v = mantissa ? std::numeric_limits<float>::quiet_NaN() : std::numeric_limits<float>::infinity();
+    values[static_cast<size_t>(code)] = code >> 15 ? -v : v;
+  }
+  return values;
 }
 
+float f16_of(uint32_t word, int half) {
+  static const std::vector<float> values = f16_values();
+  return values[static_cast<uint16_t>(word >> 16 * half)];
+}
+
+/// Rounds to nearest, ties to even.
 uint32_t f16_bits(float v) {
-  return std::bit_cast<uint16_t>(static_cast<_Float16>(v));
+  const uint32_t sign = std::signbit(v) ? 0x8000 : 0;
+  const float size = std::fabs(v);
+  if (std::isnan(v)) return sign | 0x7e00;
+  if (size >= 65520.0f) return sign | 0x7c00;
+  if (size < 0x1p-14f) return sign | static_cast<uint32_t>(std::nearbyint(size * 0x1p24f));
+  const int exponent = std::ilogb(size);
+  const auto mantissa = static_cast<uint32_t>(std::nearbyint(std::ldexp(size, 10 - exponent)));
+  return sign | ((static_cast<uint32_t>(exponent + 14) << 10) + mantissa);  // 2048 carries into the exponent
 }
 
 template <float (*kHalf)(uint32_t, int)>

@@ -215,7 +215,7 @@ TEST(LinearEmulated, Bf16AndF32ProductsMatchTheReference) {
     linear_bf16_ref(p.b16(0.011f), {});
     const auto want32 = p.y32;
     const auto want16 = p.y16[0];
-    const auto run = [&](const Params& params, Math math, bool clusters) {
+    const auto run = [&, tokens = tokens](const Params& params, Math math, bool clusters) {
       const Plan plan = gemm::make_plan(math, params.groups, params.units, tokens, kH200, clusters);
       if (math == Math::bf16) return emulate<Math::bf16>(params, plan);
       emulate<Math::bf16_wide>(params, plan);
