@@ -1,8 +1,16 @@
 #include "serve/log.h"
 
+#include <poll.h>
 #include <spdlog/async_logger.h>
+#include <spdlog/details/null_mutex.h>
 #include <spdlog/details/thread_pool.h>
-#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/sinks/base_sink.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <climits>
 
 #include "base/error.h"
 #include "serve/openai_json.h"
@@ -29,6 +37,39 @@ spdlog::level::level_enum level_of(Log::Level level) {
   return spdlog::level::off;
 }
 
+/// Standard error, where nobody may be reading: the log's thread waits for a reader, but not beyond the end of the
+/// program. Used by that thread alone.
+class StderrSink : public spdlog::sinks::base_sink<spdlog::details::null_mutex> {
+ public:
+  void close() { closing_ = true; }
+
+ protected:
+  void sink_it_(const spdlog::details::log_msg& message) override {
+    spdlog::memory_buf_t line;
+    formatter_->format(message, line);
+    for (size_t at = 0; at < line.size();) {
+      if (!writable()) return;
+      // A pipe that can be written takes this much without blocking.
+      const auto n = ::write(STDERR_FILENO, line.data() + at, std::min<size_t>(line.size() - at, PIPE_BUF));
+      if (n < 0 && errno != EINTR && errno != EAGAIN) return;
+      if (n > 0) at += static_cast<size_t>(n);
+    }
+  }
+  void flush_() override {}
+
+ private:
+  bool writable() const {
+    constexpr int kSliceMs = 100;
+    for (bool last = false; !last;) {
+      last = closing_;
+      pollfd p{STDERR_FILENO, POLLOUT, 0};
+      if (::poll(&p, 1, last ? 0 : kSliceMs) > 0) return true;
+    }
+    return false;
+  }
+  std::atomic<bool> closing_ = false;
+};
+
 bool needs_quotes(std::string_view value) {
   return value.empty() || value.find_first_of(" =\"") != std::string_view::npos;
 }
@@ -37,6 +78,7 @@ bool needs_quotes(std::string_view value) {
 
 struct Log::Impl {
   std::shared_ptr<spdlog::details::thread_pool> pool;
+  std::shared_ptr<StderrSink> sink = std::make_shared<StderrSink>();
   std::shared_ptr<spdlog::async_logger> logger;
   bool json = false;
 };
@@ -44,14 +86,17 @@ struct Log::Impl {
 Log::Log(Level level, const std::string& format) : impl_(std::make_unique<Impl>()) {
   impl_->json = format == "json";
   impl_->pool = std::make_shared<spdlog::details::thread_pool>(kQueue, 1);
-  impl_->logger = std::make_shared<spdlog::async_logger>("fathom", std::make_shared<spdlog::sinks::stderr_sink_mt>(),
-                                                         impl_->pool, spdlog::async_overflow_policy::overrun_oldest);
+  impl_->logger = std::make_shared<spdlog::async_logger>("fathom", impl_->sink, impl_->pool,
+                                                         spdlog::async_overflow_policy::overrun_oldest);
   impl_->logger->set_level(level_of(level));
   impl_->logger->set_pattern(impl_->json ? R"({"time":"%Y-%m-%dT%H:%M:%S.%e%z","level":"%l",%v})"
                                          : "%Y-%m-%d %H:%M:%S.%e %l %v");
 }
 
-Log::~Log() = default;
+/// What is queued still comes out, as long as somebody reads.
+Log::~Log() {
+  impl_->sink->close();
+}
 
 void Log::write(Level level, std::string_view event, const Fields& fields) const {
   if (!impl_->logger->should_log(level_of(level))) return;
