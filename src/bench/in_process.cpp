@@ -62,6 +62,7 @@ class InProcess : public Target {
     e.max_context = std::min(positions, o.most_tokens);
     e.cache_tokens = e.max_context * o.most_open;
     e.chunk_tokens = o.chunk;
+    e.speculate = o.context > 0 ? 0 : o.speculate;  // drafts of a cache that nobody computed say nothing
     if (o.context > 0) {
       e.prefix_cache = false;
       // The window of each request and the rows of a chunk; no prompt is ever whole.

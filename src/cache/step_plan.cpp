@@ -37,7 +37,7 @@ void StepPlan::add_segment(const ModelConfig& config, const Cache& cache, const 
   const auto first = static_cast<int32_t>(ids_.size());
   segments_.push_back(
       {first, static_cast<int32_t>(count), static_cast<int32_t>(start), cache.state_slot(request.sequence)});
-  if (count > 1) batch_.prefill_tokens += count;
+  if (count > 1 && !request.decodes) batch_.prefill_tokens += count;
   for (int64_t i = 0; i < count; ++i) {
     const int64_t p = start + i, oldest = std::max<int64_t>(0, p - config.window + 1);
     ids_.push_back(request.tokens[static_cast<size_t>(i)]);

@@ -14,6 +14,7 @@ struct SegmentRequest {
   SequenceId sequence;
   std::span<const int32_t> tokens;  // at least one; the sequence has room reserved for them
   WantLogits logits = WantLogits::last;
+  bool decodes = false;  // for reports: a sampled token and drafts behind it, no part of a prompt
 };
 
 class StepPlan {

@@ -7,6 +7,7 @@
 #include "cli/device.h"
 #include "cli/model_setup.h"
 #include "cli/output.h"
+#include "engine/speculate_option.h"
 
 namespace fathom::cli {
 namespace {
@@ -17,6 +18,7 @@ struct BenchOptions {
   std::string json, markdown, html, device = "auto", context, profile;
   ModelFlags choice;
   bool shared_prefix = false, keep_end = false, no_warm_up = false;
+  std::string speculate = "auto";
   int64_t rounds = 4, requests = 0, repeats = 1, seed = 1, threads = 0, chunk = 512;
   double rate = 0, temperature = 0, timeout = 600;
 };
@@ -41,6 +43,7 @@ std::unique_ptr<bench::Target> target_of(const BenchOptions& o, const bench::Wor
                                    .most_open = most_open,
                                    .most_tokens = (context > 0 ? context : w.input.high * 2) + w.output.high + 64,
                                    .chunk = o.chunk,
+                                   .speculate = read_speculate(o.speculate),
                                    .temperature = o.temperature});
 }
 
@@ -67,7 +70,8 @@ int run_bench(const BenchOptions& o, const Parser& parser) {
       throw UsageError(fmt::format("{} is of a server's URL, {} is a folder", name, printable(o.target, 200)));
   if (parser.given("--context") && parser.given("--input"))
     throw UsageError("--context and --input exclude each other");
-  for (const char* name : {"--threads", "--chunk", "--device", "--context", "--synthetic", "--exact", "--fast", "--profile"})
+  for (const char* name : {"--threads", "--chunk", "--speculate", "--device", "--context", "--synthetic", "--exact",
+                           "--fast", "--profile"})
     if (url && parser.given(name))
       throw UsageError(fmt::format("{} is of a model in this process, not of a server", name));
   if (parser.given("--profile") && !parser.given("--context")) throw UsageError("--profile needs --context");
@@ -118,6 +122,7 @@ Command bench_command() {
         p.option("--timeout", o->timeout, "seconds without a byte until a request counts as failed (default 600)", 0.1,
                  86400);
         p.option("--threads", o->threads, "of a model in this process", 1, 1024);
+        p.option("--speculate", o->speculate, kSpeculateHelp);
         p.option("--chunk", o->chunk, "prompt tokens in one step of a model in this process (default 512)", 1, 1 << 20);
         p.choice("--device", o->device, {"auto", "cpu", "cuda"},
                  "of a model in this process; auto: a GPU if there is one");

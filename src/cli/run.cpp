@@ -17,6 +17,7 @@
 #include "cli/model_setup.h"
 #include "engine/engine.h"
 #include "engine/loaded_model.h"
+#include "engine/speculate_option.h"
 #include "engine/text_stream.h"
 #include "profile/chrome_trace.h"
 #include "profile/summary.h"
@@ -33,7 +34,7 @@ double seconds_between(Clock::time_point a, Clock::time_point b) {
 }
 
 struct Flags {
-  std::string model, prompt, system, think, profile, ops = "cpu", device = "auto";
+  std::string model, prompt, system, think, profile, ops = "cpu", device = "auto", speculate = "auto";
   std::vector<std::string> stop;
   ModelFlags choice;
   bool chat = false, json = false, stats = false, ignore_eos = false, quiet = false;
@@ -169,6 +170,7 @@ EngineOptions engine_options(const Flags& f, const ModelConfig& config, const op
   options.fast = f.choice.fast;
   options.max_sequences = 1;
   options.chunk_tokens = f.chunk;
+  options.speculate = read_speculate(f.speculate);
   options.max_context = std::min(f.context, config.max_positions);  // the flag's default may be beyond a small model
   options.cache_tokens = std::min(options.max_context, prompt_tokens + f.max_tokens + 1);
   if (prompt_tokens >= options.max_context)
@@ -378,6 +380,7 @@ Command run_command() {
         p.flag("-q,--quiet", f->quiet, "No report on standard error");
         p.option("--profile", f->profile, "Write a Chrome trace of every op to this file (.json or .json.gz)");
         p.option("--context", f->context, "Most tokens of prompt and answer together", 1, 1 << 24);
+        p.option("--speculate", f->speculate, kSpeculateHelp);
         p.option("--chunk", f->chunk, "Prompt tokens processed in one step", 1, 1 << 16);
         p.option("--threads", f->threads, "Threads; 0: all processors", 0, 4096);
         p.choice("--ops", f->ops, {"cpu", "ref"}, "Operations: fast, or the slow exact references");

@@ -16,6 +16,7 @@
 #include "cli/model_setup.h"
 #include "engine/engine.h"
 #include "engine/loaded_model.h"
+#include "engine/speculate_option.h"
 #include "serve/access.h"
 #include "serve/http.h"
 #include "serve/options.h"
@@ -58,6 +59,7 @@ EngineOptions engine_options(const ServeOptions& o, const ModelConfig& config, c
   e.max_sequences = static_cast<int32_t>(o.max_running);
   e.max_context = std::min({o.context > 0 ? o.context : config.max_positions, config.max_positions, o.cache_tokens});
   e.prefix_cache = !o.no_prefix_cache;
+  e.speculate = read_speculate(o.speculate);
   e.chunk_tokens = o.chunk, e.chunk_beside_decode = o.chunk_beside_decode;
   return e;
 }

@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <chrono>
 
 #include "base/error.h"
 
@@ -24,6 +25,8 @@ const char* name_of(FinishReason reason) {
 
 namespace {
 
+constexpr int32_t kMostDrafts = 8;  // the cache takes back so many tokens at no cost
+
 EngineOptions checked(EngineOptions o, const ModelConfig& config) {
   if (o.cache_tokens < 1 || o.max_sequences < 1 || o.chunk_tokens < 1)
     fail("engine: cache of {} tokens, {} sequences, chunks of {} tokens: each must be at least 1", o.cache_tokens,
@@ -31,6 +34,8 @@ EngineOptions checked(EngineOptions o, const ModelConfig& config) {
   if (o.chunk_beside_decode < 0 || o.chunk_beside_decode > o.chunk_tokens)
     fail("engine: chunks of {} tokens beside decode: it must be from 0 to {}, the size of all chunks",
          o.chunk_beside_decode, o.chunk_tokens);
+  if (o.speculate < -1 || o.speculate > kMostDrafts)
+    fail("engine: {} drafts in a step: it must be from 0 to {}, or -1 for as many as pay", o.speculate, kMostDrafts);
   if (o.snapshots < -1) fail("engine: {} snapshots: it must be 0 or more, or -1 for as many as sequences", o.snapshots);
   if (o.snapshots == -1) o.snapshots = o.max_sequences;
   if (!o.prefix_cache) o.snapshots = 0;
@@ -42,8 +47,24 @@ EngineOptions checked(EngineOptions o, const ModelConfig& config) {
   return o;
 }
 
-CacheBudget budget_of(const EngineOptions& o) {
-  return {o.cache_tokens, o.max_sequences, -1, 0, o.snapshots, o.window_tokens};
+CacheBudget budget_of(const EngineOptions& o, int rings) {
+  return {o.cache_tokens, o.max_sequences, -1, rings, o.snapshots, o.window_tokens};
+}
+
+/// Window rings for the drafts of the checkpoint; none when there are to be no drafts, or others.
+int rings_of(const EngineOptions& o, const Weights& weights, bool others) {
+  if (o.speculate == 0 || others) return 0;
+  const int stages = draft_stages(weights);
+  if (o.speculate > 0 && stages == 0)
+    fail("speculation was asked for, but {}", weights.dspark
+                                                  ? "drafts run on the processor only"
+                                                  : "the checkpoint has no draft stages that fathom can run");
+  return stages;
+}
+
+/// A sampled token and drafts behind it.
+bool verifies(const SegmentRequest& s) {
+  return s.decodes && s.tokens.size() > 1;
 }
 
 std::span<const float> row_of(View<const float, 2> logits, int64_t row) {
@@ -52,17 +73,24 @@ std::span<const float> row_of(View<const float, 2> logits, int64_t row) {
 
 }  // namespace
 
-Engine::Engine(const ModelConfig& config, const Weights& weights, const EngineOptions& options, Recorder* recorder)
+Engine::Engine(const ModelConfig& config, const Weights& weights, const EngineOptions& options, Recorder* recorder,
+               std::unique_ptr<DraftSource> drafts)
     : config_(config),
       options_(checked(options, config)),
       max_context_(options.max_context > 0 ? std::min(options.max_context, config.max_positions)
                                            : config.max_positions),
       recorder_(recorder),
-      model_(config, weights, ops::op_table(options.ops, weights.memory->device().info(), options.fast)),
-      cache_(config, budget_of(options_), weights.memory->shared_device()),
+      model_(config, weights, ops::op_table(options.ops, weights.memory->device().info(), options.fast),
+             rings_of(options_, weights, drafts != nullptr) > 0),
+      cache_(config, budget_of(options_, rings_of(options_, weights, drafts != nullptr)),
+             weights.memory->shared_device()),
       prefix_(cache_),
       scheduler_(cache_, prefix_, options_) {
-  model_.set_recorder(recorder);
+  if (rings_of(options_, weights, drafts != nullptr) > 0)
+    drafts = dspark_source(config, weights, ops::op_table(options.ops, weights.memory->device().info()));
+  if (drafts && options_.speculate != 0)
+    speculator_ = std::make_unique<Speculator>(std::move(drafts), options_.speculate, config, cache_);
+  set_recorder(recorder);
   max_context_ = std::min(max_context_, options.cache_tokens);
   model_.prepare(options_.chunk_tokens + options_.max_sequences, options_.max_sequences, options_.max_sequences,
                  max_context_, cache_.layers());
@@ -114,11 +142,12 @@ void Engine::hold(RequestId id, bool held) {
 void Engine::set_recorder(Recorder* recorder) {
   recorder_ = recorder;
   model_.set_recorder(recorder);
+  if (speculator_) speculator_->set_recorder(recorder);
 }
 
 void Engine::report_cancelled(const std::function<void(const GenerationEvent&)>& report) {
   for (const auto& a : scheduler_.take_cancelled())
-    report({a->id, {}, FinishReason::cancelled, {}, {}, a->cached, a->started});
+    report({a->id, {}, FinishReason::cancelled, {}, {}, a->cached, a->started, a->offered, a->accepted});
 }
 
 bool Engine::step(const std::function<void(const GenerationEvent&)>& report) {
@@ -133,39 +162,77 @@ bool Engine::step(const std::function<void(const GenerationEvent&)>& report) {
   }
   const bool logits =
       std::any_of(work_.owners.begin(), work_.owners.end(), [&](const Active* a) { return !takes_largest(*a); });
+  const auto start = std::chrono::steady_clock::now();
   const Activations& out = model_.step(*batch, cache_.layers(), logits ? Fetch::logits : Fetch::tokens);
+  if (speculator_) speculator_->push(*batch, out);
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   ++steps_;
+  bool prompts = false;
   for (size_t i = 0; i < work_.owners.size(); ++i) {
     const auto tokens = static_cast<int64_t>(work_.segments[i].tokens.size());
     cache_.commit(work_.owners[i]->sequence, tokens);
-    scheduler_.fed(*work_.owners[i], tokens);
+    prompts = prompts || !work_.segments[i].decodes;
+    if (!verifies(work_.segments[i])) scheduler_.fed(*work_.owners[i], tokens);
   }
   std::vector<GenerationEvent> events;
   take_logits(out, events);
+  if (speculator_ && !prompts) speculator_->step_took(batch->ids.size[0], took.count());
   for (const GenerationEvent& event : events) report(event);
+  if (speculator_) speculator_->propose(work_.owners);  // nobody waits for the tokens meanwhile
   return true;
 }
 
-/// Tokens of the requests whose segments gave logits; those that have ended leave the scheduler.
+/// Tokens of the requests whose segments gave logits; those that have ended leave the scheduler and the step's owners.
 void Engine::take_logits(const Activations& out, std::vector<GenerationEvent>& events) {
   int64_t row = 0;
   for (size_t i = 0; i < work_.owners.size(); ++i) {
     Active& a = *work_.owners[i];
     if (work_.segments[i].logits == WantLogits::none) continue;
-    if (work_.segments[i].logits == WantLogits::all) {
-      const auto rows = static_cast<int64_t>(work_.segments[i].tokens.size());
-      keep_prompt_logprobs(a, out.logits.rows(row, rows));
+    const auto rows = static_cast<int64_t>(work_.segments[i].tokens.size());
+    if (verifies(work_.segments[i])) {
+      verify(a, out, row, rows, events);
       row += rows;
-      if (cache_.length(a.sequence) < a.prompt) continue;
-      --row;  // the last one chooses the first token
+    } else {
+      if (work_.segments[i].logits == WantLogits::all) {
+        keep_prompt_logprobs(a, out.logits.rows(row, rows));
+        row += rows;
+        if (cache_.length(a.sequence) < a.prompt) continue;
+        --row;  // the last one chooses the first token
+      }
+      a.draft = {};
+      events.push_back(take_row(a, out, row++));
     }
-    const int32_t largest = out.token.data && takes_largest(a) ? out.token(row) : -1;
-    if (largest < 0) model_.fetch_logits();  // `out` is the same object
-    events.push_back(take_token_or_fail(a, largest < 0 ? row_of(out.logits, row) : std::span<const float>(), largest));
-    ++row;
     const FinishReason finish = events.back().finish;
-    if (finish != FinishReason::none) scheduler_.finish(a, finish == FinishReason::failed);
+    if (finish == FinishReason::none) continue;
+    work_.owners[i] = nullptr;
+    scheduler_.finish(a, finish == FinishReason::failed);
   }
+}
+
+/// Tokens behind the last one and behind each draft that was right. The cache goes back to where it would be without
+/// the others.
+void Engine::verify(Active& a, const Activations& out, int64_t row, int64_t rows,
+                    std::vector<GenerationEvent>& events) {
+  const size_t first = events.size();
+  const int64_t before = cache_.length(a.sequence) - rows;
+  int64_t accepted = 0;
+  bool right = true;
+  for (int64_t i = 0; right; ++i) {
+    events.push_back(take_row(a, out, row + i));
+    right = i + 1 < rows && events.back().token.token == a.draft.tokens[static_cast<size_t>(i)];
+    accepted += right;
+    right = right && events.back().finish == FinishReason::none;
+  }
+  if (events.back().finish != FinishReason::none) {  // nobody has looked at the rest
+    a.draft.tokens.resize(static_cast<size_t>(accepted));
+    a.draft.confidence.resize(static_cast<size_t>(accepted));
+  }
+  const bool failed = events.back().finish == FinishReason::failed;
+  cache_.rollback(a.sequence, static_cast<int64_t>(a.tokens.size()) - (failed ? 0 : 1));
+  scheduler_.fed(a, std::max<int64_t>(0, cache_.length(a.sequence) - before));
+  speculator_->verified(a, accepted);
+  for (size_t i = first; i < events.size(); ++i)
+    events[i].offered_drafts = a.offered, events[i].accepted_drafts = a.accepted;
 }
 
 /// `logits`: those behind the prompt tokens just fed. A request that gave way in its prompt may feed some again.
@@ -177,6 +244,13 @@ void Engine::keep_prompt_logprobs(Active& a, View<const float, 2> logits) {
     if (next != static_cast<int64_t>(a.prompt_tokens.size()) + 1) continue;
     a.prompt_tokens.push_back(a.sampler->describe(row_of(logits, i), a.tokens[static_cast<size_t>(next)]));
   }
+}
+
+/// The token that row `row` of the logits gives; `out` is the model's present result.
+GenerationEvent Engine::take_row(Active& a, const Activations& out, int64_t row) {
+  const int32_t largest = out.token.data && takes_largest(a) ? out.token(row) : -1;
+  if (largest < 0) model_.fetch_logits();  // `out` is the same object
+  return take_token_or_fail(a, largest < 0 ? row_of(out.logits, row) : std::span<const float>(), largest);
 }
 
 /// Whether the next token of a request is the largest logit and nothing else is asked about it.
@@ -191,7 +265,7 @@ GenerationEvent Engine::take_token_or_fail(Active& a, std::span<const float> log
   try {
     return take_token(a, logits, largest);
   } catch (const std::exception& e) {
-    return {a.id, {}, FinishReason::failed, e.what(), {}, a.cached, a.started};
+    return {a.id, {}, FinishReason::failed, e.what(), {}, a.cached, a.started, a.offered, a.accepted};
   }
 }
 
@@ -207,9 +281,10 @@ GenerationEvent Engine::take_token(Active& a, std::span<const float> logits, int
   const auto choose = [&] {
     if (largest >= 0) return SampledToken{largest, 0, {}};
     return close ? a.sampler->describe(logits, r.thinking.end_id)
-                 : a.sampler->sample(logits, cache_.length(a.sequence), banned, allowed);
+                 : a.sampler->sample(logits, static_cast<int64_t>(a.tokens.size()), banned, allowed);
   };
-  GenerationEvent event{a.id, choose(), FinishReason::none, {}, std::move(a.prompt_tokens), a.cached, a.started};
+  GenerationEvent event{a.id,     choose(),  FinishReason::none, {},        std::move(a.prompt_tokens),
+                        a.cached, a.started, a.offered,          a.accepted};
   a.prompt_tokens.clear();
   const int32_t token = event.token.token;
   if (token == r.thinking.end_id) a.thinking = false;
@@ -226,8 +301,10 @@ GenerationEvent Engine::take_token(Active& a, std::span<const float> logits, int
 
 Engine::Stats Engine::stats() const {
   const Scheduler::Stats s = scheduler_.stats();
-  return {steps_,         s.prompt_tokens, generated_tokens_, s.waiting,           s.running,      s.waiting_clients,
-          cache_.usage(), s.cached_tokens, s.preemptions,     s.recomputed_tokens, prefix_.stats()};
+  return {
+      steps_,        s.prompt_tokens,     generated_tokens_, s.waiting,
+      s.running,     s.waiting_clients,   cache_.usage(),    s.cached_tokens,
+      s.preemptions, s.recomputed_tokens, prefix_.stats(),   speculator_ ? speculator_->stats() : SpeculationStats{}};
 }
 
 }  // namespace fathom

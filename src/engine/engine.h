@@ -13,14 +13,17 @@
 
 #include "engine/request.h"
 #include "engine/scheduler.h"
+#include "engine/speculator.h"
 #include "model/transformer.h"
 
 namespace fathom {
 
 class Engine {
  public:
-  /// `config` and `weights` outlive the engine. Throws Error for an option out of its range.
-  Engine(const ModelConfig& config, const Weights& weights, const EngineOptions& options, Recorder* recorder = nullptr);
+  /// `config` and `weights` outlive the engine. `drafts`: a source of drafts in place of the checkpoint's own. Throws
+  /// Error for an option out of its range, also when drafts are asked for and the weights have none.
+  Engine(const ModelConfig& config, const Weights& weights, const EngineOptions& options, Recorder* recorder = nullptr,
+         std::unique_ptr<DraftSource> drafts = nullptr);
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
@@ -51,11 +54,13 @@ class Engine {
     int64_t preemptions = 0;        // times that a request gave way
     int64_t recomputed_tokens = 0;  // tokens fed again after it
     PrefixCache::Stats prefix{};
+    SpeculationStats speculation{};  // all zero without
   };
   Stats stats() const;
   /// Outputs that must end before a waiting request starts, as things stand.
   int64_t before(RequestId id) const { return scheduler_.before(id); }
   int64_t max_context() const { return max_context_; }
+  bool speculates() const { return speculator_ != nullptr; }
   const Cache& cache() const { return cache_; }
   const PrefixCache& prefix_cache() const { return prefix_; }
   /// Gives up all that no running request uses.
@@ -67,6 +72,8 @@ class Engine {
   void report_cancelled(const std::function<void(const GenerationEvent&)>& report);
   void take_logits(const Activations& out, std::vector<GenerationEvent>& events);
   void keep_prompt_logprobs(Active& a, View<const float, 2> logits);
+  void verify(Active& a, const Activations& out, int64_t row, int64_t rows, std::vector<GenerationEvent>& events);
+  GenerationEvent take_row(Active& a, const Activations& out, int64_t row);
   /// `largest`: the likeliest token if the device has found it, else -1; then `logits` is the row.
   GenerationEvent take_token(Active& a, std::span<const float> logits, int32_t largest);
   GenerationEvent take_token_or_fail(Active& a, std::span<const float> logits, int32_t largest);
@@ -80,6 +87,7 @@ class Engine {
   Cache cache_;
   PrefixCache prefix_;
   Scheduler scheduler_;
+  std::unique_ptr<Speculator> speculator_;  // null: no drafts
   StepPlan plan_;
   StepWork work_;
   RequestId next_id_ = 1;

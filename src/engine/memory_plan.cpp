@@ -68,14 +68,16 @@ void check_fits(const MemoryPlan& p, const std::string& model, const ops::Comput
 std::unique_ptr<LoadedModel> load_planned(OpenedModel opened, const EngineOptions& options,
                                           std::shared_ptr<ops::ComputeDevice> device,
                                           const std::function<void(const std::string&)>& say, MemoryPlan& plan) {
+  LoadOptions load;
+  load.drafts = options.speculate != 0 && device->shares_host_memory();
   if (!device->shares_host_memory()) {
-    plan = plan_memory(*opened.source, options, *device);
+    plan = plan_memory(*opened.source, options, *device, load);
     if (say) say(text_of(plan));
     check_fits(plan, opened.source->name(), *device);
   }
   if (opened.source->synthetic() && say)
     say("note: synthetic weights and a tokenizer of single bytes: the text means nothing");
-  return load_model(std::move(opened), std::move(device));
+  return load_model(std::move(opened), std::move(device), load);
 }
 
 }  // namespace fathom

@@ -64,6 +64,7 @@ struct GenerationEvent {
   std::vector<SampledToken> prompt_tokens;
   int64_t cached_tokens = 0;                        // of the prompt: found in the prefix cache, not computed
   std::chrono::steady_clock::time_point started{};  // when its turn came; none: it never did
+  int64_t offered_drafts = 0, accepted_drafts = 0;  // of the request so far: drafts verified, and those that were right
 };
 
 struct EngineOptions {
@@ -77,6 +78,8 @@ struct EngineOptions {
   bool prefix_cache = true;         // what requests leave behind serves later ones that begin with the same tokens
   int32_t snapshots = -1;           // ends of requests that can be gone on from without feeding a token again, the
                                     // latest ones; -1: max_sequences
+  int32_t speculate = 0;            // drafts of a request in one step, at most; 0: none, -1: as many as pay. What a
+                                    // request gets is the same with any number
   int64_t window_tokens = 0;        // tokens whose window rows have room; 0: cache_tokens. Rows of a window are most of
                                     // the bytes of a token, and only the last 128 of a sequence are read
 };

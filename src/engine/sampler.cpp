@@ -96,15 +96,26 @@ void Sampler::adjust(std::span<const int32_t> banned, const std::vector<uint64_t
     if (i / 64 >= allowed->size() || !((*allowed)[i / 64] >> (i % 64) & 1)) logits_[i] = kNever;
 }
 
+Sampler Sampler::copy() const {
+  Sampler out;
+  out.params_ = params_, out.seen_ = seen_, out.counts_ = counts_;  // the rest is scratch memory
+  return out;
+}
+
 SampledToken Sampler::sample(std::span<const float> logits, int64_t position, std::span<const int32_t> banned,
                              const std::vector<uint64_t>* allowed) {
+  return describe(logits, choose(logits, position, banned, allowed));
+}
+
+int32_t Sampler::choose(std::span<const float> logits, int64_t position, std::span<const int32_t> banned,
+                        const std::vector<uint64_t>* allowed) {
   for (float v : logits)
     if (!std::isfinite(v)) fail("the model gave a logit of {} at position {}: its weights are damaged", v, position);
   logits_.assign(logits.begin(), logits.end());
   adjust(banned, allowed);
   const auto best = std::max_element(logits_.begin(), logits_.end()) - logits_.begin();
   if (logits_[static_cast<size_t>(best)] == kNever) fail("no token is left to choose at position {}", position);
-  return describe(logits, params_.temperature == 0 ? static_cast<int32_t>(best) : draw(position));
+  return params_.temperature == 0 ? static_cast<int32_t>(best) : draw(position);
 }
 
 SampledToken Sampler::describe(std::span<const float> logits, int32_t token) {

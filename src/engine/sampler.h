@@ -54,6 +54,12 @@ class Sampler {
   SampledToken sample(std::span<const float> logits, int64_t position, std::span<const int32_t> banned = {},
                       const std::vector<uint64_t>* allowed = nullptr);
 
+  /// The token that sample() would draw, without its log probabilities.
+  int32_t choose(std::span<const float> logits, int64_t position, std::span<const int32_t> banned = {},
+                 const std::vector<uint64_t>* allowed = nullptr);
+  /// One that draws the same tokens and counts on from here by itself.
+  Sampler copy() const;
+
   /// `token` with the log probabilities that params().top_logprobs asks for.
   SampledToken describe(std::span<const float> logits, int32_t token);
 
@@ -67,6 +73,7 @@ class Sampler {
   }
 
  private:
+  Sampler() = default;
   void adjust(std::span<const int32_t> banned, const std::vector<uint64_t>* allowed);
   void weigh();
   uint64_t filter();

@@ -198,6 +198,18 @@ bool Scheduler::reserve(Active& a, int64_t tokens) {
   return true;
 }
 
+/// Room for the last token and the draft behind it. Nobody gives way for a draft: it is dropped when pages are lacking.
+bool Scheduler::feed_draft(Active& a) {
+  if (a.draft.empty()) return false;
+  if (!prefix_.reserve(a.sequence, 1 + static_cast<int64_t>(a.draft.size()))) {
+    a.draft = {};
+    return false;
+  }
+  a.fed.assign(1, a.tokens.back());
+  a.fed.insert(a.fed.end(), a.draft.tokens.begin(), a.draft.tokens.end());
+  return true;
+}
+
 /// Prompt tokens that the next step may take.
 int64_t Scheduler::prompt_budget() const {
   const bool decodes = std::any_of(running_.begin(), running_.end(), [&](const auto& a) {
@@ -218,6 +230,11 @@ void Scheduler::plan(StepWork& work) {
     const int64_t length = cache_.length(a->sequence), left = static_cast<int64_t>(a->tokens.size()) - length;
     const bool decodes = left == 1 && a->generated() > 0;
     const bool all = a->request.prompt_logprobs && length < a->prompt && a->generated() == 0;
+    if (decodes && feed_draft(*a)) {
+      work.segments.push_back({a->sequence, a->fed, WantLogits::all, true});
+      work.owners.push_back(a);
+      continue;
+    }
     const int64_t n = decodes ? 1 : std::min({budget, left, all ? kPromptLogitRows : left});
     if (n == 0) continue;
     if (!reserve(*a, n)) break;
@@ -225,7 +242,7 @@ void Scheduler::plan(StepWork& work) {
     const auto logits = all ? WantLogits::all : n == left ? WantLogits::last : WantLogits::none;
     work.segments.push_back(
         {a->sequence, std::span<const int32_t>(a->tokens).subspan(static_cast<size_t>(length), static_cast<size_t>(n)),
-         logits});
+         logits, decodes});
     work.owners.push_back(a);
   }
 }

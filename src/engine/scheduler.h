@@ -20,6 +20,7 @@
 
 #include "cache/prefix_cache.h"
 #include "cache/step_plan.h"
+#include "engine/draft_control.h"
 #include "engine/fair_queue.h"
 #include "engine/request.h"
 #include "text/constrain/constraint.h"
@@ -41,6 +42,11 @@ struct Active {
   FairQueue::Client* client = nullptr;
   int64_t order = 0;                                // counts the first starts from 1; 0: has not run yet
   std::chrono::steady_clock::time_point started{};  // of the first start
+  Draft draft;                                      // to be fed behind the last token, and verified
+  std::vector<int32_t> fed;                         // the last token and the draft, while a step feeds them
+  DraftRecord drafts;                               // how they have done
+  int64_t offered = 0, accepted = 0;                // drafts verified, and those that were right
+
   bool running = false;
   SequenceId sequence{};  // while running
   int64_t kept = 0;       // tokens of it in the prefix cache
@@ -72,7 +78,7 @@ class Scheduler {
   /// Admits what fits, reserves pages for the next step and says what it is; nothing when all are held. The segments'
   /// tokens stay valid until the requests get more.
   void plan(StepWork& work);
-  /// The step is done: keeps what is complete for others and gives up window rows.
+  /// The step is done, and its tokens are the request's: keeps what is complete for others and gives up window rows.
   void fed(Active& a, int64_t tokens);
   /// Ends a running request. A damaged one leaves nothing behind for others.
   void finish(Active& a, bool damaged);
@@ -99,6 +105,7 @@ class Scheduler {
   std::unique_ptr<Active> stop_running(Active& a);
   bool reserve(Active& a, int64_t tokens);
   int64_t prompt_budget() const;
+  bool feed_draft(Active& a);
   void leave_cache(Active& a);
 
   Cache& cache_;

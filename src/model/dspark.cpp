@@ -1,5 +1,6 @@
 #include "model/dspark.h"
 
+#include <algorithm>
 #include <numeric>
 
 #include "base/error.h"
@@ -62,7 +63,7 @@ void Dspark::stage(const BlockWeights& w, const LayerCache& cache, const ops::Ro
 }
 
 Dspark::Proposal Dspark::propose(int32_t token, int32_t position, std::span<const int32_t> window_rows,
-                                 std::span<const LayerCache> stages, const Choose& choose) {
+                                 std::span<const LayerCache> stages, int64_t most, const Choose& choose) {
   const int64_t n = draft_.block_size, vocab = head_.size[0];
   std::vector<int32_t> ids(static_cast<size_t>(n), draft_.noise_token_id), positions(ids.size()), index;
   ids[0] = token;
@@ -85,7 +86,7 @@ Dspark::Proposal Dspark::propose(int32_t token, int32_t position, std::span<cons
 
   Proposal out;
   int32_t previous = token;
-  for (int i = 0; i < draft_.block_size; ++i) {
+  for (int64_t i = 0; i < std::min<int64_t>(most, draft_.block_size); ++i) {
     float confidence = 0;
     ops::MarkovArgs m;
     m.token = View<const int32_t, 1>(&previous, 1);
@@ -93,9 +94,10 @@ Dspark::Proposal Dspark::propose(int32_t token, int32_t position, std::span<cons
     m.hidden = act.hidden.rows(i, 1), m.confidence = weights_.confidence;
     m.logits = act.logits.rows(i, 1), m.confidence_logit = View<float, 1>(&confidence, 1);
     block_.run(block_.table().markov, "markov", m, bytes_of(m.w2), 2 * m.w2.count(), {1, m.w2.size[1], vocab});
-    out.confidence_logit.push_back(confidence);
     previous = choose(i, std::span<const float>(&act.logits(i, 0), static_cast<size_t>(vocab)));
+    if (previous < 0) break;
     out.tokens.push_back(previous);
+    out.confidence_logit.push_back(confidence);
   }
   return out;
 }

@@ -22,16 +22,16 @@ class Dspark {
             std::span<const LayerCache> stages);
 
   struct Proposal {
-    std::vector<int32_t> tokens;          // block_size drafts, for the positions behind `token`
+    std::vector<int32_t> tokens;          // drafts for the positions behind `token`
     std::vector<float> confidence_logit;  // sigmoid: probability that the draft is accepted if those before it are
   };
-  /// Chooses a draft from its logits [V]; the place in the block is given too.
-  using Choose = std::function<int32_t(int place, std::span<const float> logits)>;
+  /// Chooses a draft from its logits [V]; the place in the block is given too. A negative number ends the proposal.
+  using Choose = std::function<int32_t(int64_t place, std::span<const float> logits)>;
 
   /// `token` was sampled behind `position`; window_rows names the stages' rows of the last min(window, position + 1)
-  /// positions up to and including `position`.
+  /// positions up to and including `position`. At most min(most, block_size) drafts.
   Proposal propose(int32_t token, int32_t position, std::span<const int32_t> window_rows,
-                   std::span<const LayerCache> stages, const Choose& choose);
+                   std::span<const LayerCache> stages, int64_t most, const Choose& choose);
 
   void set_recorder(Recorder* recorder) { block_.set_recorder(recorder, true); }
 

@@ -59,7 +59,7 @@ TEST_P(Draft, FeaturesWindowsDraftsAndConfidenceMatchTheGoldens) {
     const auto first = static_cast<size_t>(std::max<int64_t>(0, p - config.window + 1));
     const auto got = draft.propose(
         next[i], static_cast<int32_t>(p), std::span(rows).subspan(first, static_cast<size_t>(p + 1) - first), rings,
-        [](int, std::span<const float> logits) {
+        config.dspark->block_size, [](int64_t, std::span<const float> logits) {
           return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
         });
     for (size_t k = 0; k < got.tokens.size(); ++k) {

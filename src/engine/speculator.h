@@ -1,0 +1,58 @@
+// Speculative decoding: drafts are proposed behind a step, fed and verified in the next one.
+//
+// Verification is exact by construction. Each token is sampled from the backbone's logits with the random number of its
+// position, as without drafts; a draft is right when it is that token, and the logits behind the first wrong one are
+// not looked at. So a request's tokens are the same with any drafts and with none, whatever the sampler's options.
+// Drafts are drawn with the random number of their position too, which makes them right about as often as rejection
+// sampling would (docs/decisions/0007).
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "cache/cache.h"
+#include "engine/draft_control.h"
+#include "engine/scheduler.h"
+
+namespace fathom {
+
+struct SpeculationStats {
+  int64_t proposals = 0;
+  int64_t offered = 0, accepted = 0;             // drafts verified, and those that were right
+  std::vector<int64_t> offered_at, accepted_at;  // the same by place in the proposal
+  int64_t refused = 0;                           // ids outside the vocabulary
+  int64_t failed = 0;                            // proposals that could not be made: logits that are not numbers
+};
+
+class Speculator {
+ public:
+  /// `depth`: drafts of a request in one step; negative: as many as pay. `config` and `cache` outlive the object.
+  Speculator(std::unique_ptr<DraftSource> source, int64_t depth, const ModelConfig& config, const Cache& cache);
+
+  /// Keeps what drafts need of the tokens of a step.
+  void push(const StepBatch& batch, const Activations& out) { source_->push(batch, out, rings()); }
+  /// Sets the drafts of those requests that decode next.
+  void propose(std::span<Active* const> requests);
+  /// The first `accepted` of a request's drafts were right.
+  void verified(Active& a, int64_t accepted);
+  /// A step in which all requests decoded fed `tokens` tokens.
+  void step_took(int64_t tokens, double seconds) { control_.step_took(tokens, seconds); }
+  void set_recorder(Recorder* recorder) { source_->set_recorder(recorder); }
+
+  const SpeculationStats& stats() const { return stats_; }
+
+ private:
+  void propose(Active& a, int64_t depth, int64_t requests);
+  Draft ask(const Active& a, int64_t most);
+  std::span<const LayerCache> rings() const;
+
+  std::unique_ptr<DraftSource> source_;
+  const ModelConfig& config_;
+  const Cache& cache_;
+  DraftControl control_;
+  std::vector<int32_t> window_rows_;
+  SpeculationStats stats_;
+};
+
+}  // namespace fathom
