@@ -106,7 +106,7 @@ class InProcess : public Target {
     out.concurrency = static_cast<double>(plan.concurrency), out.rate = plan.rate;
     out.requests.reserve(static_cast<size_t>(plan.requests));
     const double cpu = cpu_time();
-    const int64_t steps = engine_->stats().steps;
+    const Engine::Stats before = engine_->stats();
     const auto start = Clock::now();
     const auto now = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
     std::mt19937_64 random(plan.first_index + 1);
@@ -140,7 +140,10 @@ class InProcess : public Target {
       engine_->cancel(id), out.requests[index].error = "interrupted", out.requests[index].end = now();
     while (!engine_->idle()) engine_->step([](const GenerationEvent&) {});
     out.cpu_seconds = cpu_time() - cpu;
-    out.steps = engine_->stats().steps - steps;
+    const Engine::Stats after = engine_->stats();
+    out.steps = after.steps - before.steps;
+    out.offered_drafts = after.speculation.offered - before.speculation.offered;
+    out.accepted_drafts = after.speculation.accepted - before.speculation.accepted;
     return out;
   }
 

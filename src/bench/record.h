@@ -33,8 +33,9 @@ struct LevelRun {
   double concurrency = 0;  // requests kept open; 0: open loop
   double rate = 0;         // requests a second, open loop
   std::vector<RequestRecord> requests;
-  double cpu_seconds = 0;  // of the load generator itself; in process: of everything
-  int64_t steps = 0;       // of the engine, in process only
+  double cpu_seconds = 0;                           // of the load generator itself; in process: of everything
+  int64_t steps = 0;                                // of the engine, in process only
+  int64_t offered_drafts = 0, accepted_drafts = 0;  // speculation, in process only
   bool interrupted = false;
 };
 

@@ -96,9 +96,16 @@ struct Outcome {
   double first_seconds = 0, decode_seconds = 0;  // request to first token; first token to last
   bool interrupted = false;
   double decode_bytes = 0;  // a token
+  int64_t steps = 0;        // of the engine
+  SpeculationStats drafts;
 
   double decode_rate() const {
     return decode_seconds > 0 ? static_cast<double>(tokens.size() - 1) / decode_seconds : 0;
+  }
+  /// Tokens of a step behind the prompt.
+  double tokens_a_step(int64_t chunk) const {
+    const int64_t behind = steps - (prompt_tokens + chunk - 1) / chunk;
+    return behind > 0 ? static_cast<double>(tokens.size() - 1) / static_cast<double>(behind) : 1;
   }
   double prefill_rate() const { return first_seconds > 0 ? static_cast<double>(prompt_tokens) / first_seconds : 0; }
 };
@@ -217,6 +224,9 @@ Outcome generate(const Flags& f, const LoadedModel& m, Engine& engine, std::vect
   keep(text.finish());
   if (text.stopped() && out.finish == FinishReason::length) out.finish = FinishReason::stop;  // met by the last token
   printer.finish();
+  out.steps = engine.stats().steps, out.drafts = engine.stats().speculation;
+  if (const std::string fault = draft_fault(out.drafts); !fault.empty())
+    std::fprintf(stderr, "note: %s\n", fault.c_str());
   if (out.finish == FinishReason::failed) fail("after {} tokens: {}", out.tokens.size(), error);
   out.first_seconds = seconds_between(start, first), out.decode_seconds = seconds_between(first, last);
   return out;
@@ -253,6 +263,9 @@ void print_report(const Flags& f, const LoadedModel& m, const Outcome& o, const 
                         o.decode_bytes * o.decode_rate() / 1e9);
   const std::string where =
       m.device().shares_host_memory() ? fmt::format("{} threads", thread_count()) : printable(m.device().name());
+  if (o.drafts.offered > 0)
+    text += fmt::format("; {} of {} drafts right, {:.2f} tokens a step", o.drafts.accepted, o.drafts.offered,
+                        o.tokens_a_step(f.chunk));
   text += fmt::format("; ended by {}; loaded {} in {:.2f} s, {}]\n", o.interrupted ? "interrupt" : name_of(o.finish),
                       human_bytes(static_cast<double>(m.source->total_bytes())), m.load_seconds, where);
   std::fputs(text.c_str(), stderr);
@@ -278,8 +291,10 @@ void print_json(const LoadedModel& m, const Outcome& o) {
     j += fmt::format("\"tool_calls\": [{}], ", fmt::join(calls, ", "));
   }
   j += fmt::format("\"finish_reason\": \"{}\", \"token_ids\": [{}], ", name_of(o.finish), fmt::join(o.tokens, ", "));
-  j += fmt::format("\"usage\": {{\"prompt_tokens\": {}, \"completion_tokens\": {}}}, ", o.prompt_tokens,
-                   o.tokens.size());
+  j += fmt::format(
+      "\"usage\": {{\"prompt_tokens\": {}, \"completion_tokens\": {}, \"steps\": {}, \"accepted_drafts\": {}, "
+      "\"rejected_drafts\": {}}}, ",
+      o.prompt_tokens, o.tokens.size(), o.steps, o.drafts.accepted, o.drafts.offered - o.drafts.accepted);
   j += fmt::format(
       "\"timing\": {{\"load_seconds\": {:.4f}, \"first_token_seconds\": {:.5f}, \"decode_seconds\": {:.5f}, "
       "\"prefill_tokens_per_second\": {:.2f}, \"decode_tokens_per_second\": {:.2f}, \"decode_bytes_per_token\": "
@@ -334,7 +349,8 @@ int run(Flags f, const Parser& parser) {
   if (record && !engine.model().trace_problem().empty() && !f.quiet)
     std::fprintf(stderr, "note: no kernel trace (%s): every operation was launched and waited for by itself\n",
                  printable(engine.model().trace_problem(), 400).c_str());
-  out.decode_bytes = decode_bytes(recorder, (out.prompt_tokens + f.chunk - 1) / f.chunk);
+  out.decode_bytes =
+      decode_bytes(recorder, (out.prompt_tokens + f.chunk - 1) / f.chunk) / std::max(1.0, out.tokens_a_step(f.chunk));
   if (f.json) print_json(*model, out);
   print_report(f, *model, out, recorder);
   if (!f.profile.empty()) {

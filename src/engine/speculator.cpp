@@ -1,5 +1,7 @@
 #include "engine/speculator.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -14,6 +16,16 @@ bool decodes(const Active& a, const Cache& cache) {
 }
 
 }  // namespace
+
+std::string draft_fault(const SpeculationStats& s) {
+  constexpr int64_t kMany = 256;
+  if (s.accepted == 0 && s.offered >= kMany)
+    return fmt::format("of {} drafted tokens not one was right: the draft stages do not belong to this model",
+                       s.offered);
+  if (s.proposals == 0 && s.failed + s.refused >= kMany)
+    return fmt::format("{} proposals of drafts failed: the draft stages are damaged", s.failed + s.refused);
+  return {};
+}
 
 Speculator::Speculator(std::unique_ptr<DraftSource> source, int64_t depth, const ModelConfig& config,
                        const Cache& cache)

@@ -9,6 +9,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "cache/cache.h"
@@ -24,6 +25,10 @@ struct SpeculationStats {
   int64_t refused = 0;                           // ids outside the vocabulary
   int64_t failed = 0;                            // proposals that could not be made: logits that are not numbers
 };
+
+/// One line when the drafts cannot be what the checkpoint's makers meant: of many not one was right, or none could be
+/// made. Empty otherwise.
+std::string draft_fault(const SpeculationStats& stats);
 
 class Speculator {
  public:

@@ -64,10 +64,12 @@ void Health::Impl::answer(Api& api, Exchange& exchange, const std::string& failu
     fmt::format_to(std::back_inserter(out), R"(,"{}":)", name);
     append_quoted(out, text);
   }
+  auto degraded = options.degraded;
+  if (const std::string fault = draft_fault(s.engine.speculation); !fault.empty()) degraded.push_back(fault);
   out += R"(,"degraded":[)";
-  for (size_t i = 0; i < options.degraded.size(); ++i) {
+  for (size_t i = 0; i < degraded.size(); ++i) {
     if (i) out += ',';
-    append_quoted(out, options.degraded[i]);
+    append_quoted(out, degraded[i]);
   }
   exchange.reply(failure.empty() ? 200 : 503, "application/json", out + "]}\n");
 }

@@ -91,6 +91,13 @@ struct Metrics::Impl {
   prometheus::Counter& preemptions = counter("vllm:num_preemptions_total", "Times that an output gave way to others");
   prometheus::Counter& recomputed =
       counter("fathom_recomputed_tokens_total", "Tokens computed again behind a preemption");
+  prometheus::Counter& proposals = counter("vllm:spec_decode_num_drafts_total", "Proposals of drafts");
+  prometheus::Counter& drafts = counter("vllm:spec_decode_num_draft_tokens_total", "Drafted tokens that were verified");
+  prometheus::Counter& right = counter("vllm:spec_decode_num_accepted_tokens_total", "Drafted tokens that were right");
+  prometheus::Family<prometheus::Counter>& right_at =
+      counter_family("vllm:spec_decode_num_accepted_tokens_per_pos_total", "The same by place in the proposal");
+  prometheus::Counter& draft_faults =
+      counter("fathom_draft_faults_total", "Proposals that failed, and drafted ids outside the vocabulary");
   prometheus::Counter& steps = counter("fathom_engine_steps_total", "Steps of the engine");
   prometheus::Counter& failures = counter("fathom_engine_failures_total", "Steps that failed");
   prometheus::Counter& refusals = counter("fathom_requests_refused_total", "Requests refused for lack of room (429)");
@@ -175,6 +182,15 @@ std::string Metrics::text(const Service::Snapshot& service, const Backend::Limit
   raise(m.prefix_hits, service.engine.prefix.hit_tokens - m.before.prefix.hit_tokens);
   raise(m.preemptions, service.engine.preemptions - m.before.preemptions);
   raise(m.recomputed, service.engine.recomputed_tokens - m.before.recomputed_tokens);
+  const SpeculationStats &drafts = service.engine.speculation, &before = m.before.speculation;
+  raise(m.proposals, drafts.proposals - before.proposals);
+  raise(m.drafts, drafts.offered - before.offered);
+  raise(m.right, drafts.accepted - before.accepted);
+  for (size_t i = 0; i < drafts.accepted_at.size(); ++i) {
+    const int64_t earlier = i < before.accepted_at.size() ? before.accepted_at[i] : 0;
+    raise(m.right_at.Add({{"model_name", m.model}, {"position", std::to_string(i)}}), drafts.accepted_at[i] - earlier);
+  }
+  raise(m.draft_faults, drafts.failed + drafts.refused - before.failed - before.refused);
   raise(m.failures, service.failures);
   m.connections.Set(static_cast<double>(http.connections));
   raise(m.accepted, http.accepted);

@@ -12,11 +12,15 @@
 namespace fathom::serve {
 
 std::string usage_json(const Usage& u) {
+  const std::string drafts = u.offered_drafts > 0
+                                 ? fmt::format(R"(,"accepted_prediction_tokens":{},"rejected_prediction_tokens":{})",
+                                               u.accepted_drafts, u.offered_drafts - u.accepted_drafts)
+                                 : "";
   return fmt::format(
       R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},"prompt_tokens_details":{{"cached_tokens":{}}},)"
-      R"("completion_tokens_details":{{"reasoning_tokens":{}}},"prompt_cache_hit_tokens":{},"prompt_cache_miss_tokens":{}}})",
+      R"("completion_tokens_details":{{"reasoning_tokens":{}{}}},"prompt_cache_hit_tokens":{},"prompt_cache_miss_tokens":{}}})",
       u.prompt_tokens, u.completion_tokens, u.prompt_tokens + u.completion_tokens, u.cached_tokens, u.reasoning_tokens,
-      u.cached_tokens, u.prompt_tokens - u.cached_tokens);
+      drafts, u.cached_tokens, u.prompt_tokens - u.cached_tokens);
 }
 
 double json_logprob(float logprob) {
