@@ -70,7 +70,7 @@ struct InProcessOptions {
   int64_t most_open = 1;                        // largest level of the sweep
   int64_t most_tokens = 0;                      // prompt and output of the longest request
   int64_t chunk = 512;
-  int32_t speculate = -1;  // EngineOptions::speculate
+  int32_t speculate = 0;  // EngineOptions::speculate
   double temperature = 0;
 };
 

@@ -18,7 +18,7 @@ struct BenchOptions {
   std::string json, markdown, html, device = "auto", context, profile;
   ModelFlags choice;
   bool shared_prefix = false, keep_end = false, no_warm_up = false;
-  std::string speculate = "auto";
+  std::string speculate = "off";
   int64_t rounds = 4, requests = 0, repeats = 1, seed = 1, threads = 0, chunk = 512;
   double rate = 0, temperature = 0, timeout = 600;
 };

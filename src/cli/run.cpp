@@ -34,7 +34,7 @@ double seconds_between(Clock::time_point a, Clock::time_point b) {
 }
 
 struct Flags {
-  std::string model, prompt, system, think, profile, ops = "cpu", device = "auto", speculate = "auto";
+  std::string model, prompt, system, think, profile, ops = "cpu", device = "auto", speculate = "off";
   std::vector<std::string> stop;
   ModelFlags choice;
   bool chat = false, json = false, stats = false, ignore_eos = false, quiet = false;

@@ -6,17 +6,18 @@
 namespace fathom {
 namespace {
 
-constexpr double kFade = 0.99;        // of what a place of the draft did, with each proposal
-constexpr double kRecordFade = 0.95;  // of what a request's drafts did
-constexpr double kGain = 1.02;        // drafts must promise this much to be made
-constexpr int64_t kTrial = 16;        // steps of a trial
-constexpr int64_t kFirstPause = 256;  // steps without drafts before they are tried again
-constexpr int64_t kLastPause = 8192;  // the pause doubles up to this
-constexpr int64_t kProven = 1000;     // proposals after which drafts are trusted anew
-constexpr double kRecordPrior = 8;    // tokens that a request's drafts are taken to have done as expected
-constexpr int64_t kMostTries = 400;   // proposals that offered_ and yield_ look back on
-constexpr int64_t kFair = 16;         // proposals before drafts may disappoint
-constexpr double kNewest = 0.1;       // weight of the newest proposal's cost
+constexpr double kFade = 0.99;         // of what a place of the draft did, with each proposal
+constexpr double kRecordFade = 0.95;   // of what a request's drafts did
+constexpr double kGain = 1.02;         // drafts must promise this much to be made
+constexpr int64_t kTrial = 8;          // steps of the first trial
+constexpr int64_t kLaterTrial = 4;     // of later ones: what the drafts were worth is remembered
+constexpr int64_t kFirstPause = 256;   // steps without drafts before they are tried again
+constexpr int64_t kLastPause = 16384;  // the pause grows fourfold up to this
+constexpr int64_t kProven = 1000;      // proposals after which drafts are trusted anew
+constexpr double kRecordPrior = 8;     // tokens that a request's drafts are taken to have done as expected
+constexpr int64_t kMostTries = 400;    // proposals that offered_ and yield_ look back on
+constexpr int64_t kFair = 16;          // proposals before drafts may disappoint
+constexpr double kNewest = 0.1;        // weight of the newest proposal's cost
 
 }  // namespace
 
@@ -67,7 +68,7 @@ int64_t DraftControl::depth(int64_t requests) {
     if (off_) begin_trial();
   }
   if (off_ && ++idle_ >= pause_) {
-    pause_ = std::min(2 * pause_, kLastPause);
+    pause_ = std::min(4 * pause_, kLastPause);
     begin_trial();
   }
   if (off_) return 0;
@@ -83,7 +84,7 @@ int64_t DraftControl::depth(int64_t requests) {
 }
 
 void DraftControl::begin_trial() {
-  off_ = false, trial_ = kTrial, tries_ = 0;
+  off_ = false, trial_ = kLaterTrial, tries_ = 0;
 }
 
 /// Probability that the draft of a place is right if those before it are: what the draft says of itself, corrected by

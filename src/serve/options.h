@@ -21,7 +21,7 @@ struct ServeOptions {
   int64_t context = 0;  // 0: what model and cache allow
   int64_t cache_tokens = 65536;
   int64_t max_running = 32, max_waiting = 256;
-  std::string speculate = "auto";
+  std::string speculate = "off";
   int64_t chunk = 256, chunk_beside_decode = 64;
   int64_t max_connections = 4096, max_body_mib = 32;
   int64_t default_max_tokens = 0;
