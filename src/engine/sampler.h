@@ -3,8 +3,8 @@
 // Order: logit bias, repetition / frequency / presence penalties, temperature, then the filters top-k, top-p, min-p on
 // the probabilities, each on what the one before left, then one draw. Temperature 0 takes the largest logit after bias
 // and penalties; equal logits: the lower id. The draw depends on (seed, position) alone.
-// Probabilities are whole numbers in proportion, 2^40 for the best token, so their sums are the same in any order and on
-// any machine.
+// Probabilities are whole numbers in proportion, 2^40 for the best token, so their sums are the same in any order and
+// on any machine.
 #pragma once
 
 #include <cstdint>

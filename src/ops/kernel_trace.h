@@ -15,7 +15,7 @@ namespace fathom::ops {
 
 /// A DeviceSpan and what joins it to the ops.
 struct KernelRun {
-  DeviceSpan span;     // `name` is the function's
+  DeviceSpan span;    // `name` is the function's
   uint64_t node = 0;  // inside a replayed graph: grows as the nodes were recorded; all of a replay share `correlation`
 };
 

@@ -30,8 +30,8 @@ struct Finding {
 };
 
 struct Diagnosis {
-  Ns base = 0;                           // what gains are measured against
-  std::vector<Finding> findings;         // by gain, largest first
+  Ns base = 0;                    // what gains are measured against
+  std::vector<Finding> findings;  // by gain, largest first
   // Amdahl: the speed-up if the work took no time at all, for each row of the ranking and of the table of categories.
   std::vector<double> row_speedup, category_speedup;
   double unknown_launches = 0;  // share of kernel time without a recorded grid: nothing is said about its blocks

@@ -72,9 +72,8 @@ INSTANTIATE_TEST_SUITE_P(
         "real/hf_h100_qwen15_05b_fwd.json.gz", "real/hf_mi300x_qwen15_05b_fwd.json.gz", "real/a100_qlora_bnb.json",
         "real/a100_qlora_compiled.json", "real/ao_b200_moe_ep_ref_fwd.json.gz",
         "real/ao_b200_moe_ep_syncless_fwd.json.gz", "real/megatron_a100_tp8_rank0.json.gz",
-        "edge/vllm_tpu_jax_2.trace.json.gz", 
-        "nsys/llamacpp_gemma4_e4b_q8_p8192_graph_nodes.sqlite", "nsys/mistralrs_gemma4_e4b_q8_p8192_graph_nodes.sqlite",
-        "nsys/vllm_triton_moe_micro.sqlite"),
+        "edge/vllm_tpu_jax_2.trace.json.gz", "nsys/llamacpp_gemma4_e4b_q8_p8192_graph_nodes.sqlite",
+        "nsys/mistralrs_gemma4_e4b_q8_p8192_graph_nodes.sqlite", "nsys/vllm_triton_moe_micro.sqlite"),
     [](const auto& info) {
       std::string name = fs::path(info.param).filename().string();
       for (char& c : name)
