@@ -92,8 +92,9 @@ void compare_device(const Trace& trace, const DeviceSummary& d, const json& trut
   if (!truth.contains("streams") || truth["streams"].contains("None")) return;
   EXPECT_EQ(d.streams.size(), truth["streams"].size());
   for (const auto& [id, expected] : truth["streams"].items()) {
-    const auto found = std::find_if(d.streams.begin(), d.streams.end(),
-                                    [&](const StreamSummary& s) { return trace.streams[index(s.stream)].id == id; });
+    const auto found = std::find_if(d.streams.begin(), d.streams.end(), [&, id = id](const StreamSummary& s) {
+      return trace.streams[index(s.stream)].id == id;
+    });
     ASSERT_NE(found, d.streams.end()) << "stream " << id;
     EXPECT_EQ(found->events, expected["events"].get<int64_t>());
     EXPECT_EQ(found->total, ns(expected["sum_us"]));
@@ -149,9 +150,9 @@ TEST_P(Truth, NumbersAreEqualToTheTableToTheNanosecond) {
   compare_rows(trace, a.ranking, truth["top10_kernels"], true);
   ASSERT_EQ(a.summary.devices.size(), truth["per_device"].size());
   for (const auto& [id, expected] : truth["per_device"].items()) {
-    const auto found = std::find_if(a.summary.devices.begin(), a.summary.devices.end(), [&](const DeviceSummary& d) {
-      return trace.devices[index(d.device)].id == id || id == "None";
-    });
+    const auto found = std::find_if(
+        a.summary.devices.begin(), a.summary.devices.end(),
+        [&, id = id](const DeviceSummary& d) { return trace.devices[index(d.device)].id == id || id == "None"; });
     ASSERT_NE(found, a.summary.devices.end()) << "device " << id;
     compare_device(trace, *found, expected);
   }
