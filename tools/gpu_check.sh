@@ -113,7 +113,7 @@ if [ "$attention_variants" != - ]; then
     step "attention planned as $gpu" 40 "${attention[@]}" --as "$gpu" --cases 20 --seed "$seed" --shape c4 --batch 1,8,64 --seconds 0.05
   done
 fi
-[ "$others" = - ] || step "other operations" 150 "$fathom" kernels --op "$others" --variant "$other_variants" --time-only --seconds 0.05
+[ "$others" = - ] || step "other operations" 240 "$fathom" kernels --op "$others" --variant "$other_variants" --time-only --seconds 0.05
 
 printf '\n%s\ncommit %s, seed %s, %d s\n' "$table" "$(cat "$unpacked/commit")" "$seed" $((SECONDS - begin))
 left_out=$(printf %s "$table" | grep -c 'NOT RUN')
