@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "cache/model_support.h"
 #include "engine/engine_support.h"
+#include "text/constrain/json_grammar.h"
 
 namespace fathom::test {
 namespace {
@@ -196,6 +197,40 @@ TEST(Speculation, LeavesACacheThatLaterTurnsGoOnFrom) {
   EXPECT_GE(got.cached, 512 * !kSanitized);
   EXPECT_EQ(got.tokens, want.tokens);
   EXPECT_EQ(got.logprobs, want.logprobs);
+}
+
+TEST(Speculation, KeepsTheFormOfTheOutput) {
+  const auto tokenizer = text::Tokenizer::load(source_dir() / "models/fairy/tokenizer.json");
+  const auto tokens = std::make_shared<const text::TokenTable>(tokenizer);
+  const auto& config = Fairy::get().checkpoint.config();
+  for (const double temperature : {0.0, 1.0}) {
+    GenerationRequest r;
+    r.prompt = tokenizer.encode("The king said:", text::AddedTokens::as_text);
+    r.max_tokens = kSanitized ? 12 : 40;
+    r.sampling.temperature = temperature, r.sampling.seed = 5, r.sampling.top_logprobs = 0;
+    r.stop_ids.assign(config.eos_ids.begin(), config.eos_ids.end());
+    const auto constrained = [&] {  // a constraint is of one engine's thread
+      GenerationRequest out = r;
+      out.constraint = std::make_shared<text::Constraint>(text::json_object_grammar(), tokens, r.stop_ids);
+      return out;
+    };
+    const auto plain = run({}, {constrained()}).at(1);
+    EngineOptions o;
+    o.speculate = 5;
+    const auto own = run(o, {constrained()}).at(1);
+    EXPECT_EQ(own.tokens, plain.tokens);
+    EXPECT_EQ(own.logprobs, plain.logprobs);
+    EXPECT_GT(own.offered, 0);
+    auto script = std::make_unique<Script>(3);
+    script->truth = {r.prompt};
+    script->truth[0].insert(script->truth[0].end(), plain.tokens.begin(), plain.tokens.end());
+    script->right = 0.6;  // the wrong ones leave the form
+    const auto scripted = run(o, {constrained()}, std::move(script)).at(1);
+    EXPECT_EQ(scripted.tokens, plain.tokens);
+    EXPECT_GT(scripted.accepted, 0);
+    text::ConstraintMatcher matcher(constrained().constraint);
+    for (int32_t token : own.tokens) ASSERT_TRUE(matcher.accept(token));
+  }
 }
 
 TEST(Speculation, OfRightDraftsTakesFewerSteps) {
