@@ -11,6 +11,7 @@
 #include <fstream>
 #include <stdexcept>
 #include <system_error>
+#include <thread>
 
 namespace fathom::cli::testing {
 namespace {
@@ -96,6 +97,7 @@ bool converse(const Command& command, pid_t child, Pipe& in, Pipe& out, Pipe& er
       fed = n < 0 ? command.input.size() : fed + static_cast<size_t>(n);
     }
     if (!interrupted && (result.out + result.err).find(command.interrupt_after) != std::string::npos) {
+      std::this_thread::sleep_for(command.interrupt_pause);
       ::kill(child, SIGINT);
       interrupted = true;
     }

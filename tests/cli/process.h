@@ -17,15 +17,16 @@ struct Finished {
 };
 
 struct Command {
-  std::vector<std::string> arguments;    // behind "fathom"
-  std::vector<std::string> environment;  // "NAME=value", on top of the test's own
-  std::string input;                     // standard input; then end of file
-  std::string input_path;                // standard input is this file or folder instead
-  bool keep_input_open = false;          // no end of file behind `input`
-  std::vector<int> closed;               // standard descriptors that the program is started without
-  std::string output_path;               // standard output goes to this file instead (/dev/full)
-  bool close_output = false;             // nobody reads standard output: the reading end of the pipe is closed
-  std::string interrupt_after;           // SIGINT as soon as standard output or error holds this text; "" never
+  std::vector<std::string> arguments;            // behind "fathom"
+  std::vector<std::string> environment;          // "NAME=value", on top of the test's own
+  std::string input;                             // standard input; then end of file
+  std::string input_path;                        // standard input is this file or folder instead
+  bool keep_input_open = false;                  // no end of file behind `input`
+  std::vector<int> closed;                       // standard descriptors that the program is started without
+  std::string output_path;                       // standard output goes to this file instead (/dev/full)
+  bool close_output = false;                     // nobody reads standard output: the reading end of the pipe is closed
+  std::string interrupt_after;                   // SIGINT as soon as standard output or error holds this text; "" never
+  std::chrono::milliseconds interrupt_pause{0};  // between that and the signal
   std::chrono::seconds limit{120};
 };
 
