@@ -73,6 +73,7 @@ serve::ApiModel api_model(const LoadedModel& m, const ServeOptions& o) {
   out.created = std::time(nullptr);
   out.recommended = m.recommended;
   out.thinking = o.thinking;
+  out.official = o.compat == "official";
   out.default_max_tokens = o.default_max_tokens;
   return out;
 }

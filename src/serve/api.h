@@ -45,6 +45,7 @@ struct ApiModel {
   int64_t created = 0;             // seconds since 1970
   SamplingParams recommended;
   bool thinking = false;           // think unless the request says otherwise
+  bool official = false;           // a request's sampling has no effect in thinking mode, as with DeepSeek's own API
   int64_t default_max_tokens = 0;  // where the request says nothing; 0: what the context leaves
   int64_t max_choices = 128;       // n times prompts of one request
   std::chrono::milliseconds timeout{0};

@@ -72,6 +72,13 @@ const std::vector<OptionEntry>& option_table() {
       {"health-timeout", &O::health_timeout, 0.1, 3600, {}, "Seconds in which /health must see a token decoded"},
       {"thinking", &O::thinking, 0, 0, {}, "Chats think unless the request says otherwise"},
       {"no-prefix-cache", &O::no_prefix_cache, 0, 0, {}, "Every prompt is computed from its first token"},
+      {"compat",
+       &O::compat,
+       0,
+       0,
+       {"none", "official"},
+       "official: as DeepSeek's own API, temperature, top_p and penalties of a request have no effect in thinking "
+       "mode"},
       {"device", &O::device, 0, 0, {"auto", "cpu", "cuda"}, "Where to run; auto: on the GPU if there is one"},
       {"ops", &O::ops, 0, 0, {"cpu", "ref"}, "Operations: fast, or the slow exact references"},
       {"fast", &O::fast, 0, 0, {}, "On a GPU: kernels whose last bits depend on the batch, where they are faster"},

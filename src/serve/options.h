@@ -28,6 +28,7 @@ struct ServeOptions {
   double request_timeout = 0, write_timeout = 30, drain_timeout = 30, health_timeout = 10;  // seconds; 0: none
   // The rest.
   bool thinking = false, no_prefix_cache = false, fast = false;
+  std::string compat = "none";
   std::string device = "auto", ops = "cpu";
   int64_t threads = 0;
   std::string profile_dir = ".";

@@ -1,5 +1,7 @@
 #include "serve/output_form.h"
 
+#include <array>
+
 #include "text/constrain/json_grammar.h"
 #include "text/constrain/tool_grammar.h"
 #include "text/protocol.h"
@@ -113,10 +115,33 @@ void set_form(const OutputForm& form, bool thinking, const ApiModel& model, Text
   request.constraint = std::make_shared<text::Constraint>(*form.grammar, model.tokens, request.end_ids, before);
 }
 
+namespace {
+
+/// The sampling that the model recommends, whatever the request says.
+void drop_sampling(const SamplingParams& recommended, SamplingParams& s, std::vector<std::string>& warnings) {
+  SamplingParams kept = recommended;
+  kept.seed = s.seed, kept.logit_bias = s.logit_bias, kept.top_logprobs = s.top_logprobs;
+  const auto options = [](const SamplingParams& p) {
+    return std::array{p.temperature,
+                      p.top_p,
+                      p.min_p,
+                      p.repetition_penalty,
+                      p.frequency_penalty,
+                      p.presence_penalty,
+                      static_cast<double>(p.top_k)};
+  };
+  if (options(kept) != options(s))
+    warnings.push_back("temperature, filters and penalties have no effect in thinking mode (--compat official)");
+  s = kept;
+}
+
+}  // namespace
+
 void set_chat(const ChatPrompt& prompt, const OutputForm& form, const ThinkingChoice& thinking,
               const std::optional<int64_t>& max_tokens, Api& api, TextRequest& request,
               std::vector<std::string>& warnings) {
   EncodedPrompt encoded = encode_prompt(prompt, *api.model().tokenizer);
+  if (encoded.thinking && api.model().official) drop_sampling(api.model().recommended, request.sampling, warnings);
   set_form(form, encoded.thinking, api.model(), request);
   set_prompt(std::move(encoded), thinking.budget, max_tokens, api, request, warnings);
 }

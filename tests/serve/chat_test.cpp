@@ -37,6 +37,26 @@ TEST(Chat, AWholeAnswerHasWhatOpenAIsHas) {
   EXPECT_EQ(a.header("x-fathom-warning"), "");
 }
 
+TEST(Chat, OfficialSamplingHasNoEffectInThinkingMode) {
+  ServeOptions options = quiet_options();
+  options.compat = "official";
+  RunningServer server(options), plain;
+  const auto ask = [](RunningServer& s, const std::string& more) {
+    return post(s.port(), kPath, chat(R"("max_tokens":16,"seed":3)" + more));
+  };
+  const auto text = [](const Answer& a) {
+    return at(a.body, "choices.0.message.reasoning_content") + "|" + at(a.body, "choices.0.message.content");
+  };
+  const std::string thinking = R"(,"thinking":{"type":"enabled"})", cold = R"(,"temperature":0,"presence_penalty":2)";
+  const Answer asked = ask(server, thinking + cold);
+  EXPECT_EQ(text(asked), text(ask(server, thinking)));
+  EXPECT_NE(text(asked), text(ask(plain, thinking + cold)));
+  EXPECT_NE(asked.header("x-fathom-warning").find("no effect in thinking mode"), std::string::npos);
+  EXPECT_EQ(ask(server, thinking).header("x-fathom-warning"), "");
+  constexpr const char* kContent = "choices.0.message.content";
+  EXPECT_EQ(at(ask(server, cold).body, kContent), at(ask(plain, cold).body, kContent)) << "without thinking";
+}
+
 TEST(Chat, AStreamSaysTheSameAsAWholeAnswerAndEndsWithUsageAndDone) {
   RunningServer server;
   const std::string common = R"("max_tokens":30,"temperature":0.8,"seed":7)";

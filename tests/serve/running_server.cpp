@@ -43,6 +43,7 @@ void RunningServer::start(Backend& backend, const ServeOptions& options) {
   setup.model.created = 1;
   setup.model.default_max_tokens = options.default_max_tokens;
   setup.model.thinking = options.thinking;
+  setup.model.official = options.compat == "official";
   server_ = std::make_unique<Server>(setup, backend);
   thread_ = std::thread([this] { server_->run(); });
 }
