@@ -27,6 +27,7 @@ add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-ffp-contract=off>
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<CXX_COMPILER_ID:GNU>>:-Wno-restrict>)          # as GCC 12 does at "text" + string
 
 if(FATHOM_SANITIZE)
+  add_compile_definitions(FATHOM_SANITIZED)  # tests take fewer cases; compilers do not agree on a macro of their own
   add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fsanitize=${FATHOM_SANITIZE}> $<$<COMPILE_LANGUAGE:CXX>:-fno-omit-frame-pointer>
     $<$<COMPILE_LANGUAGE:CXX>:-fno-sanitize-recover=undefined>)
   add_link_options(-fsanitize=${FATHOM_SANITIZE})

@@ -75,7 +75,7 @@ size_t follow(Runner& run, const SafetensorsFile& file, const std::vector<int32_
 
 class Prompt : public testing::TestWithParam<const char*> {};
 
-#ifdef __SANITIZE_ADDRESS__
+#ifdef FATHOM_SANITIZED
 constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;

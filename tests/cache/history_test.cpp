@@ -12,7 +12,7 @@ namespace fathom::test {
 namespace {
 
 // Sanitizers make the model about twenty times slower; they get the same tests on a tenth of the work.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef FATHOM_SANITIZED
 constexpr size_t kShare = 10;
 #else
 constexpr size_t kShare = 1;

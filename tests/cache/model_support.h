@@ -15,7 +15,7 @@ inline std::filesystem::path source_dir() {
 }
 
 // Sanitizers make the model about twenty times slower: tests of it take fewer cases then.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#ifdef FATHOM_SANITIZED
 constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;
