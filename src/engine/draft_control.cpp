@@ -17,7 +17,6 @@ constexpr int64_t kProven = 1000;      // proposals after which drafts are trust
 constexpr double kRecordPrior = 8;     // tokens that a request's drafts are taken to have done as expected
 constexpr int64_t kMostTries = 400;    // proposals that offered_ and yield_ look back on
 constexpr int64_t kFair = 16;          // proposals before drafts may disappoint
-constexpr double kNewest = 0.1;        // weight of the newest proposal's cost
 
 }  // namespace
 
@@ -28,28 +27,20 @@ DraftControl::DraftControl(int64_t most, int64_t depth)
       pause_(kFirstPause),
       trial_(kTrial) {}
 
-void DraftControl::proposals_took(int64_t proposals, double seconds) {
-  if (proposals <= 0) return;
-  const double each = seconds / static_cast<double>(proposals);
-  ++proposals_;
-  const double weight = std::max(kNewest, 1 / static_cast<double>(proposals_));
-  proposal_seconds_ += weight * ((proposals_ > 1 ? std::min(each, 3 * proposal_seconds_) : each) - proposal_seconds_);
-}
-
 double DraftControl::tokens_per_second(int64_t requests, int64_t depth) const {
   const auto n = static_cast<double>(requests);
   const auto step = costs_.of(requests * (1 + depth));
   if (!step) return 0;
   double tokens = 1, survival = 1;
   for (int64_t i = 0; i < depth; ++i) tokens += survival *= places_[static_cast<size_t>(i)].share();
-  return n * tokens / (*step + (depth > 0 ? n * proposal_seconds_ : 0));
+  return n * tokens / (*step + (depth > 0 ? n * proposal_cost_.seconds() : 0));
 }
 
 /// Seconds that one more token adds to a step of `requests` requests.
-double DraftControl::marginal_seconds(int64_t requests, int64_t depth) const {
-  const auto without = costs_.of(requests), with = costs_.of(requests * (1 + depth));
-  if (!without || !with || depth == 0) return 0;
-  return std::max(0.0, (*with - *without) / static_cast<double>(requests * depth));
+double DraftControl::marginal_seconds(int64_t requests) const {
+  const auto without = costs_.of(requests), with = costs_.of(requests * (1 + most_));
+  if (!without || !with) return 0;
+  return std::max(0.0, (*with - *without) / static_cast<double>(requests * most_));
 }
 
 /// What drafts have brought, with all tokens that were not worth verifying, is less than none would have.
@@ -58,7 +49,8 @@ bool DraftControl::disappoints(int64_t requests) const {
   const auto n = static_cast<double>(requests);
   const auto step = costs_.of(std::llround(n * (1 + offered_)));
   const double doubt = 0.5 / std::sqrt(static_cast<double>(std::min(tries_, kMostTries)));
-  return !step || n * (1 + yield_) / (*step + n * proposal_seconds_) < (1 - doubt) * tokens_per_second(requests, 0);
+  return !step ||
+         n * (1 + yield_) / (*step + n * proposal_cost_.seconds()) < (1 - doubt) * tokens_per_second(requests, 0);
 }
 
 int64_t DraftControl::depth(int64_t requests) {
@@ -99,7 +91,7 @@ double DraftControl::calibrated(const Draft& draft, const DraftRecord& record, s
 int64_t DraftControl::worth(const Draft& draft, DraftRecord& record, int64_t requests) {
   const auto offered = static_cast<int64_t>(draft.size());
   if (fixed_ >= 0 || trial_ > 0) return offered;
-  const double price = marginal_seconds(requests, most_) * tokens_per_second(requests, chosen_);
+  const double price = marginal_seconds(requests) * tokens_per_second(requests, chosen_);
   double survival = 1;
   int64_t worth = 0;
   for (; worth < offered; ++worth)

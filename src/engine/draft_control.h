@@ -27,7 +27,10 @@ class DraftControl {
   int64_t worth(const Draft& draft, DraftRecord& record, int64_t requests);
 
   void step_took(int64_t tokens, double seconds) { costs_.took(tokens, seconds); }
-  void proposals_took(int64_t proposals, double seconds);
+  /// So many proposals, at least one, took so long together.
+  void proposals_took(int64_t proposals, double seconds) {
+    proposal_cost_.add(seconds / static_cast<double>(proposals));
+  }
   /// Of `draft` the first `accepted` were right, and the next one, if there is one, was not.
   void verified(const Draft& draft, int64_t accepted, DraftRecord& record);
 
@@ -37,12 +40,11 @@ class DraftControl {
   double calibrated(const Draft& draft, const DraftRecord& record, size_t place) const;
   double tokens_per_second(int64_t requests, int64_t depth) const;
   bool disappoints(int64_t requests) const;
-  double marginal_seconds(int64_t requests, int64_t depth) const;
+  double marginal_seconds(int64_t requests) const;
 
   int64_t most_, fixed_;
   StepCosts costs_;
-  double proposal_seconds_ = 0;
-  int64_t proposals_ = 0;
+  LateMean proposal_cost_;
   struct Place {
     double right = 0, tried = 0, confidence = 0;  // fading sums
     /// Probability that the draft is right if those before it are. Unseen places look good, to be tried.

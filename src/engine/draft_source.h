@@ -1,6 +1,7 @@
 // Where drafts come from: something that proposes the next few tokens of a sequence, cheaply and perhaps wrongly.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,6 +24,11 @@ struct Draft {
 
   bool empty() const { return tokens.empty(); }
   size_t size() const { return tokens.size(); }
+  /// Keeps the first `n` at most.
+  void shorten(int64_t n) {
+    tokens.resize(std::min(static_cast<size_t>(n), tokens.size()));
+    confidence.resize(tokens.size());
+  }
 };
 
 /// What a proposal starts from.

@@ -25,8 +25,6 @@ const char* name_of(FinishReason reason) {
 
 namespace {
 
-constexpr int32_t kMostDrafts = 8;  // the cache takes back so many tokens at no cost
-
 EngineOptions checked(EngineOptions o, const ModelConfig& config) {
   if (o.cache_tokens < 1 || o.max_sequences < 1 || o.chunk_tokens < 1)
     fail("engine: cache of {} tokens, {} sequences, chunks of {} tokens: each must be at least 1", o.cache_tokens,
@@ -62,6 +60,13 @@ int rings_of(const EngineOptions& o, const Weights& weights, bool others) {
   return stages;
 }
 
+GenerationEvent event_of(const Active& a, SampledToken token, FinishReason finish) {
+  GenerationEvent event{a.id, std::move(token), finish, {}, {}};
+  event.cached_tokens = a.cached, event.started = a.started;
+  event.offered_drafts = a.offered, event.accepted_drafts = a.accepted;
+  return event;
+}
+
 /// A sampled token and drafts behind it.
 bool verifies(const SegmentRequest& s) {
   return s.decodes && s.tokens.size() > 1;
@@ -80,14 +85,12 @@ Engine::Engine(const ModelConfig& config, const Weights& weights, const EngineOp
       max_context_(options.max_context > 0 ? std::min(options.max_context, config.max_positions)
                                            : config.max_positions),
       recorder_(recorder),
-      model_(config, weights, ops::op_table(options.ops, weights.memory->device().info(), options.fast),
-             rings_of(options_, weights, drafts != nullptr) > 0),
-      cache_(config, budget_of(options_, rings_of(options_, weights, drafts != nullptr)),
-             weights.memory->shared_device()),
+      rings_(rings_of(options_, weights, drafts != nullptr)),
+      model_(config, weights, ops::op_table(options.ops, weights.memory->device().info(), options.fast), rings_ > 0),
+      cache_(config, budget_of(options_, rings_), weights.memory->shared_device()),
       prefix_(cache_),
       scheduler_(cache_, prefix_, options_) {
-  if (rings_of(options_, weights, drafts != nullptr) > 0)
-    drafts = dspark_source(config, weights, ops::op_table(options.ops, weights.memory->device().info()));
+  if (rings_ > 0) drafts = dspark_source(config, weights, ops::op_table(options.ops, weights.memory->device().info()));
   if (drafts && options_.speculate != 0)
     speculator_ = std::make_unique<Speculator>(std::move(drafts), options_.speculate, config, cache_);
   set_recorder(recorder);
@@ -146,8 +149,7 @@ void Engine::set_recorder(Recorder* recorder) {
 }
 
 void Engine::report_cancelled(const std::function<void(const GenerationEvent&)>& report) {
-  for (const auto& a : scheduler_.take_cancelled())
-    report({a->id, {}, FinishReason::cancelled, {}, {}, a->cached, a->started, a->offered, a->accepted});
+  for (const auto& a : scheduler_.take_cancelled()) report(event_of(*a, {}, FinishReason::cancelled));
 }
 
 bool Engine::step(const std::function<void(const GenerationEvent&)>& report) {
@@ -223,10 +225,7 @@ void Engine::verify(Active& a, const Activations& out, int64_t row, int64_t rows
     accepted += right;
     right = right && events.back().finish == FinishReason::none;
   }
-  if (events.back().finish != FinishReason::none) {  // nobody has looked at the rest
-    a.draft.tokens.resize(static_cast<size_t>(accepted));
-    a.draft.confidence.resize(static_cast<size_t>(accepted));
-  }
+  if (events.back().finish != FinishReason::none) a.draft.shorten(accepted);  // nobody has looked at the rest
   const bool failed = events.back().finish == FinishReason::failed;
   cache_.rollback(a.sequence, static_cast<int64_t>(a.tokens.size()) - (failed ? 0 : 1));
   scheduler_.fed(a, std::max<int64_t>(0, cache_.length(a.sequence) - before));
@@ -265,7 +264,9 @@ GenerationEvent Engine::take_token_or_fail(Active& a, std::span<const float> log
   try {
     return take_token(a, logits, largest);
   } catch (const std::exception& e) {
-    return {a.id, {}, FinishReason::failed, e.what(), {}, a.cached, a.started, a.offered, a.accepted};
+    GenerationEvent event = event_of(a, {}, FinishReason::failed);
+    event.error = e.what();
+    return event;
   }
 }
 
@@ -283,8 +284,8 @@ GenerationEvent Engine::take_token(Active& a, std::span<const float> logits, int
     return close ? a.sampler->describe(logits, r.thinking.end_id)
                  : a.sampler->sample(logits, static_cast<int64_t>(a.tokens.size()), banned, allowed);
   };
-  GenerationEvent event{a.id,     choose(),  FinishReason::none, {},        std::move(a.prompt_tokens),
-                        a.cached, a.started, a.offered,          a.accepted};
+  GenerationEvent event = event_of(a, choose(), FinishReason::none);
+  event.prompt_tokens = std::move(a.prompt_tokens);
   a.prompt_tokens.clear();
   const int32_t token = event.token.token;
   if (token == r.thinking.end_id) a.thinking = false;

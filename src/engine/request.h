@@ -67,6 +67,8 @@ struct GenerationEvent {
   int64_t offered_drafts = 0, accepted_drafts = 0;  // of the request so far: drafts verified, and those that were right
 };
 
+inline constexpr int32_t kMostDrafts = 8;  // of one request in a step: the cache takes back so many tokens at no cost
+
 struct EngineOptions {
   std::string ops = "cpu";          // "cpu" or "ref"; "cuda" on a GPU
   bool fast = false;                // kernels whose last bits depend on the batch, where they are faster

@@ -154,38 +154,33 @@ uint64_t Sampler::filter() {
   std::make_heap(ranked_.begin(), ranked_.end(), worse);
   kept_.clear();
   const auto weight_at = [&](size_t i) { return weights_[static_cast<size_t>(kept_[i].second)]; };
-  const auto take_until = [&](size_t most, double wanted) {
-    uint64_t sum = 0;
-    while (!ranked_.empty() && kept_.size() < most && (kept_.empty() || static_cast<double>(sum) < wanted)) {
-      std::pop_heap(ranked_.begin(), ranked_.end(), worse);
-      kept_.push_back(ranked_.back());
-      ranked_.pop_back();
-      sum += weight_at(kept_.size() - 1);
-      if (static_cast<double>(weight_at(kept_.size() - 1)) < params_.min_p * static_cast<double>(kWeightOfBest)) break;
-    }
-    return sum;
+  const auto too_small = [&](size_t i) {
+    return static_cast<double>(weight_at(i)) < params_.min_p * static_cast<double>(kWeightOfBest);
   };
+  // top_p is a share of what top_k leaves.
   const size_t most = params_.top_k > 0 ? static_cast<size_t>(params_.top_k) : logits_.size();
-  if (params_.top_k > 0) {  // the share of top_p is one of what top_k leaves
-    take_until(most, std::numeric_limits<double>::infinity());
-    total = 0;
-    for (size_t i = 0; i < kept_.size(); ++i) total += weight_at(i);
-    uint64_t sum = 0;
-    size_t keep = 0;
-    for (; keep < kept_.size() && (keep == 0 || static_cast<double>(sum) < params_.top_p * static_cast<double>(total));
-         ++keep)
-      sum += weight_at(keep);
-    if (params_.top_p < 1) kept_.resize(keep);
-  } else {
-    take_until(
-        most, params_.top_p < 1 ? params_.top_p * static_cast<double>(total) : std::numeric_limits<double>::infinity());
+  const bool share_of_all = params_.top_k == 0 && params_.top_p < 1;
+  uint64_t sum = 0;
+  while (!ranked_.empty() && kept_.size() < most) {
+    if (share_of_all && !kept_.empty() && static_cast<double>(sum) >= params_.top_p * static_cast<double>(total)) break;
+    std::pop_heap(ranked_.begin(), ranked_.end(), worse);
+    kept_.push_back(ranked_.back());
+    ranked_.pop_back();
+    sum += weight_at(kept_.size() - 1);
+    if (too_small(kept_.size() - 1)) break;
   }
-  while (kept_.size() > 1 &&
-         static_cast<double>(weight_at(kept_.size() - 1)) < params_.min_p * static_cast<double>(kWeightOfBest))
+  if (params_.top_k > 0 && params_.top_p < 1) {
+    const double wanted = params_.top_p * static_cast<double>(sum);
+    size_t keep = 0;
+    for (sum = 0; keep < kept_.size() && (keep == 0 || static_cast<double>(sum) < wanted); ++keep)
+      sum += weight_at(keep);
+    kept_.resize(keep);
+  }
+  while (kept_.size() > 1 && too_small(kept_.size() - 1)) {
+    sum -= weight_at(kept_.size() - 1);
     kept_.pop_back();
-  total = 0;
-  for (size_t i = 0; i < kept_.size(); ++i) total += weight_at(i);
-  return total;
+  }
+  return sum;
 }
 
 int32_t Sampler::draw(int64_t position) {

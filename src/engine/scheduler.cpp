@@ -212,9 +212,8 @@ bool Scheduler::feed_draft(Active& a) {
 
 /// Prompt tokens that the next step may take.
 int64_t Scheduler::prompt_budget() const {
-  const bool decodes = std::any_of(running_.begin(), running_.end(), [&](const auto& a) {
-    return !a->held && a->generated() > 0 && cache_.length(a->sequence) + 1 == static_cast<int64_t>(a->tokens.size());
-  });
+  const bool decodes =
+      std::any_of(running_.begin(), running_.end(), [&](const auto& a) { return !a->held && a->decodes(cache_); });
   return decodes && options_.chunk_beside_decode > 0 ? options_.chunk_beside_decode : options_.chunk_tokens;
 }
 
@@ -228,7 +227,7 @@ void Scheduler::plan(StepWork& work) {
   for (Active* a : order) {  // who gives way comes later, or is held
     if (!a->running) break;  // it and all behind it have given way
     const int64_t length = cache_.length(a->sequence), left = static_cast<int64_t>(a->tokens.size()) - length;
-    const bool decodes = left == 1 && a->generated() > 0;
+    const bool decodes = a->decodes(cache_);
     const bool all = a->request.prompt_logprobs && length < a->prompt && a->generated() == 0;
     if (decodes && feed_draft(*a)) {
       work.segments.push_back({a->sequence, a->fed, WantLogits::all, true});

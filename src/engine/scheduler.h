@@ -54,6 +54,10 @@ struct Active {
   int64_t cached = 0;     // prompt tokens found in the prefix cache when it first ran
 
   int64_t generated() const { return static_cast<int64_t>(tokens.size()) - prompt; }
+  /// While running: nothing but its last token, which was generated, is still to be fed.
+  bool decodes(const Cache& cache) const {
+    return generated() > 0 && cache.length(sequence) + 1 == static_cast<int64_t>(tokens.size());
+  }
 };
 
 /// What a step feeds, and to whom.

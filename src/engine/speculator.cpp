@@ -8,14 +8,6 @@
 #include "base/error.h"
 
 namespace fathom {
-namespace {
-
-bool decodes(const Active& a, const Cache& cache) {
-  return a.running && !a.held && !a.cancelled && a.generated() > 0 &&
-         cache.length(a.sequence) + 1 == static_cast<int64_t>(a.tokens.size());
-}
-
-}  // namespace
 
 std::string draft_fault(const SpeculationStats& s) {
   constexpr int64_t kMany = 256;
@@ -41,7 +33,7 @@ std::span<const LayerCache> Speculator::rings() const {
 void Speculator::propose(std::span<Active* const> requests) {
   std::vector<Active*> next;
   for (Active* a : requests)
-    if (a && decodes(*a, cache_)) next.push_back(a);
+    if (a && a->running && !a->held && !a->cancelled && a->decodes(cache_)) next.push_back(a);
   const auto n = static_cast<int64_t>(next.size());
   const int64_t depth = control_.depth(n);
   if (depth == 0 || n == 0) return;
@@ -60,9 +52,7 @@ void Speculator::propose(Active& a, int64_t depth, int64_t requests) {
     return;
   }
   ++stats_.proposals;
-  const auto worth = static_cast<size_t>(control_.worth(a.draft, a.drafts, requests));
-  a.draft.tokens.resize(std::min(worth, a.draft.tokens.size()));
-  a.draft.confidence.resize(a.draft.tokens.size());
+  a.draft.shorten(control_.worth(a.draft, a.drafts, requests));
 }
 
 /// Drafts as the request's own sampler would choose them, in the form that its output must have.
@@ -82,14 +72,12 @@ Draft Speculator::ask(const Active& a, int64_t most) {
     sampler.accept(token);
     return form && !form->accept(token) ? -1 : token;
   });
-  draft.confidence.resize(draft.tokens.size());
-  for (size_t i = 0; i < draft.tokens.size(); ++i) {
-    if (draft.tokens[i] >= 0 && draft.tokens[i] < config_.vocab_size) continue;
-    ++stats_.refused;  // it and what follows it are not offered
-    draft.tokens.resize(i), draft.confidence.resize(i);
-  }
-  if (static_cast<int64_t>(draft.size()) > most)
-    draft.tokens.resize(static_cast<size_t>(most)), draft.confidence.resize(draft.tokens.size());
+  draft.shorten(most);
+  const auto outside = [&](int32_t token) { return token < 0 || token >= config_.vocab_size; };
+  const auto refused = std::find_if(draft.tokens.begin(), draft.tokens.end(), outside);
+  if (refused == draft.tokens.end()) return draft;
+  ++stats_.refused;  // it and what follows it are not offered
+  draft.shorten(refused - draft.tokens.begin());
   return draft;
 }
 

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "text/byte_alphabet.h"
 #include "text/json.h"
 #include "text/protocol.h"
 
@@ -27,10 +28,9 @@ text::Tokenizer stand_in_tokenizer(int32_t vocab) {
   const auto add = [&](const std::string& token) {
     tokens += fmt::format("{}{}:{}", tokens.empty() ? "" : ",", text::json_quoted(token), id++);
   };
-  for (int b = 0, other = 256; b < 256; ++b) {  // the alphabet of byte-level BPE
-    const bool printable = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+  for (const uint32_t character : text::byte_alphabet()) {
     std::string token;
-    append_utf8(token, static_cast<uint32_t>(printable ? b : other++));
+    append_utf8(token, character);
     add(token);
   }
   while (id < vocab) add(fmt::format("\u0120~{}", id));  // U+0120 stands for a blank

@@ -7,6 +7,18 @@
 
 namespace fathom {
 
+/// Mean of times of late. The first few count alike; one that is many times as long as expected was held up by
+/// something else and counts for less.
+class LateMean {
+ public:
+  void add(double seconds);
+  double seconds() const { return seconds_; }
+
+ private:
+  double seconds_ = 0;
+  int64_t times_ = 0;
+};
+
 class StepCosts {
  public:
   /// A step of decoding requests alone that fed `tokens` tokens took so long.
@@ -15,11 +27,7 @@ class StepCosts {
   std::optional<double> of(int64_t tokens) const;
 
  private:
-  struct Cost {
-    double seconds = 0;
-    int64_t steps = 0;
-  };
-  std::map<int64_t, Cost> costs_;  // by tokens
+  std::map<int64_t, LateMean> costs_;  // by tokens
 };
 
 }  // namespace fathom

@@ -2,8 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <cstdint>
-
+#include "base/fnv.h"
 #include "html/embedded.h"
 
 namespace fathom::html {
@@ -24,9 +23,7 @@ std::string script_data(std::string_view json) {
 
 /// For the content security policy: scripts without this word do not run. Taken from the content.
 std::string nonce_of(std::string_view data) {
-  uint64_t hash = 14695981039346656037u;  // FNV-1a
-  for (const char c : data) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return fmt::format("{:016x}", hash);
+  return fmt::format("{:016x}", fnv1a(data));
 }
 
 }  // namespace

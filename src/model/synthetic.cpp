@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/fnv.h"
 #include "formats/built_in.h"
 #include "ops/fill/fill.h"
 
@@ -22,13 +23,6 @@ int64_t number_of(std::string_view item, std::string_view value, int64_t low, in
   if (error != std::errc() || end != value.data() + value.size() || n < low || n > high)
     fail("synthetic model: {} must be a number from {} to {}", printable(std::string(item), 60), low, high);
   return n;
-}
-
-/// FNV-1a.
-uint64_t hash_of(std::string_view text) {
-  uint64_t h = 0xCBF29CE484222325ull;
-  for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001B3ull;
-  return h;
 }
 
 uint8_t power_of_two_code(double value) {
@@ -75,14 +69,14 @@ class SyntheticSource final : public WeightSource {
   void put(const TensorInfo& tensor, std::byte* to, WeightMemory& memory) const override {
     ops::FillArgs args = values_of(tensor);
     args.to = to, args.bytes = static_cast<int64_t>(tensor.bytes);
-    args.seed = seed_ ^ hash_of(tensor.name);
+    args.seed = seed_ ^ fnv1a(tensor.name);
     ops::fill(args, memory.device());
   }
   void put_ids(const TensorInfo& tensor, std::byte* to, WeightMemory& memory) const override {
     ops::FillArgs args;
     args.kind = ops::FillKind::ids;
     args.to = to, args.bytes = tensor.count() * static_cast<int64_t>(sizeof(int32_t));
-    args.seed = seed_ ^ hash_of(tensor.name);
+    args.seed = seed_ ^ fnv1a(tensor.name);
     args.ids = config_.num_experts, args.chosen = config_.experts_per_token;
     ops::fill(args, memory.device());
   }

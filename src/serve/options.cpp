@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "engine/speculate_option.h"
 #include "serve/fields.h"
 #include "text/json.h"
 
@@ -41,13 +42,7 @@ const std::vector<OptionEntry>& option_table() {
        65536,
        {},
        "The same while outputs are being generated, which wait for it; 0: as --chunk"},
-      {"speculate",
-       &O::speculate,
-       0,
-       0,
-       {},
-       "Drafts of a request that one step verifies: off, auto (as many as pay) or a number up to 8; the output is the "
-       "same"},
+      {"speculate", &O::speculate, 0, 0, {}, kSpeculateHelp},
       {"max-connections", &O::max_connections, 1, 1 << 20, {}, "Open connections; more are refused (503)"},
       {"max-body-mib", &O::max_body_mib, 1, 1024, {}, "Largest body of a request"},
       {"default-max-tokens",

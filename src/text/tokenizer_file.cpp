@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/utf8.h"
+#include "text/byte_alphabet.h"
 #include "text/json.h"
 
 namespace fathom::text {
@@ -16,16 +17,12 @@ using Kind = JsonValue::Kind;
 
 constexpr int64_t kMaxId = 1 << 24;  // far above any vocabulary; keeps a hostile id from filling memory
 
-/// The byte-level alphabet: each byte as one printable character. Bytes that print stand for themselves, the others
-/// are U+0100 and up in order.
+/// Reads tokens that are written in the byte-level alphabet.
 class ByteAlphabet {
  public:
   ByteAlphabet() {
-    uint32_t next = 256;
-    for (int b = 0; b < 256; ++b) {
-      const bool printable = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
-      byte_of_.emplace(printable ? static_cast<uint32_t>(b) : next++, static_cast<unsigned char>(b));
-    }
+    const auto alphabet = byte_alphabet();
+    for (size_t b = 0; b < alphabet.size(); ++b) byte_of_.emplace(alphabet[b], static_cast<unsigned char>(b));
   }
   /// False when `token` has a character outside the alphabet.
   bool decode(std::string_view token, std::string& bytes) const {

@@ -126,6 +126,16 @@ void expect_same(const std::map<RequestId, Collected>& plain, const std::map<Req
   }
 }
 
+/// Drafts for one request whose plain output is known, each right with that probability.
+std::unique_ptr<Script> script_of(uint32_t seed, std::vector<int32_t> prompt, const std::vector<int32_t>& output,
+                                  double right) {
+  auto script = std::make_unique<Script>(seed);
+  prompt.insert(prompt.end(), output.begin(), output.end());
+  script->truth = {std::move(prompt)};
+  script->right = right;
+  return script;
+}
+
 class Speculation : public testing::TestWithParam<uint32_t> {};
 
 TEST_P(Speculation, WithAnyPatternOfRightAndWrongDraftsGivesTheSameTokens) {
@@ -180,10 +190,7 @@ TEST(Speculation, LeavesACacheThatLaterTurnsGoOnFrom) {
   cold.prefix_cache = false;
   const auto want = run(cold, {second}).at(1);
 
-  auto script = std::make_unique<Script>(9);
-  script->truth = {first.prompt};
-  script->truth[0].insert(script->truth[0].end(), plain.tokens.begin(), plain.tokens.end());
-  script->right = 0.8;
+  auto script = script_of(9, first.prompt, plain.tokens, 0.8);
   o.speculate = 6;
   Engine engine(Fairy::get().checkpoint.config(), Fairy::get().weights, o, nullptr, std::move(script));
   engine.add(first);
@@ -221,11 +228,8 @@ TEST(Speculation, KeepsTheFormOfTheOutput) {
     EXPECT_EQ(own.tokens, plain.tokens);
     EXPECT_EQ(own.logprobs, plain.logprobs);
     EXPECT_GT(own.offered, 0);
-    auto script = std::make_unique<Script>(3);
-    script->truth = {r.prompt};
-    script->truth[0].insert(script->truth[0].end(), plain.tokens.begin(), plain.tokens.end());
-    script->right = 0.6;  // the wrong ones leave the form
-    const auto scripted = run(o, {constrained()}, std::move(script)).at(1);
+    // The wrong ones leave the form.
+    const auto scripted = run(o, {constrained()}, script_of(3, r.prompt, plain.tokens, 0.6)).at(1);
     EXPECT_EQ(scripted.tokens, plain.tokens);
     EXPECT_GT(scripted.accepted, 0);
     text::ConstraintMatcher matcher(constrained().constraint);
@@ -238,10 +242,7 @@ TEST(Speculation, OfRightDraftsTakesFewerSteps) {
   GenerationRequest r;
   r.prompt = random_prompt(rng, 40), r.max_tokens = 49, r.sampling.temperature = 0;
   const auto plain = run({}, {r}).at(1);
-  auto script = std::make_unique<Script>(1);
-  script->truth = {r.prompt};
-  script->truth[0].insert(script->truth[0].end(), plain.tokens.begin(), plain.tokens.end());
-  script->right = 1;
+  auto script = script_of(1, r.prompt, plain.tokens, 1);
   EngineOptions o;
   o.speculate = 7;
   Engine engine(Fairy::get().checkpoint.config(), Fairy::get().weights, o, nullptr, std::move(script));

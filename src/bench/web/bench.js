@@ -4,7 +4,6 @@ const report = JSON.parse(document.getElementById('data').textContent);
 const root = document.getElementById('report');
 const colours = ['#3f7fe0', '#e0602f', '#23a094', '#8059d0', '#b58a2a', '#cf3a56', '#4c9f45', '#75828f'];
 const fit = report.step_time_fit;
-let drawings = [];
 
 function loadText(level) {
   return level.rate === undefined ? count(level.concurrency) : count(level.rate) + ' requests a second';
@@ -197,21 +196,6 @@ function page() {
     h('footer', {}, note('Made by fathom bench. Everything is in this file; it loads nothing.'))];
 }
 
-function redraw() {
-  for (const drawing of drawings) drawing.draw();
-}
-
-let pending = 0;
-addEventListener('resize', () => {
-  cancelAnimationFrame(pending);
-  pending = requestAnimationFrame(redraw);
-});
-darkScheme.addEventListener('change', redraw);
-for (const [event, value] of [['beforeprint', true], ['afterprint', false]])
-  addEventListener(event, () => {
-    printing = value;
-    redraw();
-  });
 root.replaceChildren(...page());
 redraw();
 document.documentElement.dataset.ready = 'yes';

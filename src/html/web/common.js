@@ -117,3 +117,22 @@ function plainTable(label, columns, rows) {
            h('thead', {}, h('tr', {}, columns.map((c) => h('th', {scope: 'col', class: c.numeric ? 'num' : '', text: c.label})))),
            h('tbody', {}, rows.map((row) => h('tr', {}, cells(row)))));
 }
+
+/** What the page shows on canvases: drawn anew whenever its size or the colours change. */
+let drawings = [];
+
+function redraw() {
+  for (const drawing of drawings) drawing.draw();
+}
+
+let pending = 0;
+addEventListener('resize', () => {
+  cancelAnimationFrame(pending);
+  pending = requestAnimationFrame(redraw);
+});
+darkScheme.addEventListener('change', redraw);
+for (const [event, value] of [['beforeprint', true], ['afterprint', false]])
+  addEventListener(event, () => {
+    printing = value;
+    redraw();
+  });

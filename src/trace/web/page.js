@@ -2,7 +2,6 @@
 
 const report = JSON.parse(document.getElementById('data').textContent);
 const root = document.getElementById('report');
-let drawings = [];
 
 function subtitle(trace) {
   const device = trace.devices.find((d) => d.name);
@@ -57,20 +56,5 @@ function show(index) {
   redraw();
 }
 
-function redraw() {
-  for (const drawing of drawings) drawing.draw();
-}
-
-let pending = 0;
-addEventListener('resize', () => {
-  cancelAnimationFrame(pending);
-  pending = requestAnimationFrame(redraw);
-});
-darkScheme.addEventListener('change', redraw);
-for (const [event, value] of [['beforeprint', true], ['afterprint', false]])
-  addEventListener(event, () => {
-    printing = value;
-    redraw();
-  });
 show(0);
 document.documentElement.dataset.ready = 'yes';
