@@ -56,7 +56,7 @@ class InProcess : public Target {
     if (o.most_tokens > positions)
       fail("requests of up to {} tokens: the model has positions for {}", o.most_tokens, positions);
     EngineOptions e;
-    e.ops = o.device->shares_host_memory() ? "cpu" : "cuda";
+    e.ops = fast_ops(*o.device);
     e.fast = o.fast;
     e.max_sequences = static_cast<int32_t>(o.most_open);
     e.max_context = std::min(positions, o.most_tokens);

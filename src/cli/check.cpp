@@ -28,7 +28,7 @@ int check(const Flags& f, const Parser& parser) {
   const auto model = load_model(f.model, {}, device_for(f.device, parser.given("--ops")));
   for (const auto& field : model->config().unknown_fields)
     std::fprintf(stderr, "note: config.json has a field that fathom does not know: %s\n", field.c_str());
-  SelfCheckOptions options{model->device().shares_host_memory() ? f.ops : model->fast_ops(), f.goldens};
+  SelfCheckOptions options{model->device().shares_host_memory() ? f.ops : fast_ops(model->device()), f.goldens};
   const auto beside = std::filesystem::path(f.model) / "goldens";
   if (options.goldens.empty() && std::filesystem::is_directory(beside)) options.goldens = beside;
   int passed = 0, failed = 0, skipped = 0;

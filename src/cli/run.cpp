@@ -102,9 +102,10 @@ struct Outcome {
   double decode_rate() const {
     return decode_seconds > 0 ? static_cast<double>(tokens.size() - 1) / decode_seconds : 0;
   }
+  int64_t prompt_steps(int64_t chunk) const { return (prompt_tokens + chunk - 1) / chunk; }
   /// Tokens of a step behind the prompt.
   double tokens_a_step(int64_t chunk) const {
-    const int64_t behind = steps - (prompt_tokens + chunk - 1) / chunk;
+    const int64_t behind = steps - prompt_steps(chunk);
     return behind > 0 ? static_cast<double>(tokens.size() - 1) / static_cast<double>(behind) : 1;
   }
   double prefill_rate() const { return first_seconds > 0 ? static_cast<double>(prompt_tokens) / first_seconds : 0; }
@@ -173,7 +174,7 @@ class Printer {
 EngineOptions engine_options(const Flags& f, const ModelConfig& config, const ops::ComputeDevice& device,
                              int64_t prompt_tokens) {
   EngineOptions options;
-  options.ops = device.shares_host_memory() ? f.ops : "cuda";
+  options.ops = device.shares_host_memory() ? f.ops : fast_ops(device);
   options.fast = f.choice.fast;
   options.max_sequences = 1;
   options.chunk_tokens = f.chunk;
@@ -349,8 +350,7 @@ int run(Flags f, const Parser& parser) {
   if (record && !engine.model().trace_problem().empty() && !f.quiet)
     std::fprintf(stderr, "note: no kernel trace (%s): every operation was launched and waited for by itself\n",
                  printable(engine.model().trace_problem(), 400).c_str());
-  out.decode_bytes =
-      decode_bytes(recorder, (out.prompt_tokens + f.chunk - 1) / f.chunk) / std::max(1.0, out.tokens_a_step(f.chunk));
+  out.decode_bytes = decode_bytes(recorder, out.prompt_steps(f.chunk)) / std::max(1.0, out.tokens_a_step(f.chunk));
   if (f.json) print_json(*model, out);
   print_report(f, *model, out, recorder);
   if (!f.profile.empty()) {

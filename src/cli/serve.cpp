@@ -53,7 +53,7 @@ void declare_option(Parser& p, const serve::OptionEntry& entry, ServeOptions& o)
 
 EngineOptions engine_options(const ServeOptions& o, const ModelConfig& config, const ops::ComputeDevice& device) {
   EngineOptions e;
-  e.ops = device.shares_host_memory() ? o.ops : "cuda";
+  e.ops = device.shares_host_memory() ? o.ops : fast_ops(device);
   e.fast = o.fast;
   e.cache_tokens = o.cache_tokens;
   e.max_sequences = static_cast<int32_t>(o.max_running);

@@ -13,6 +13,11 @@
 
 namespace fathom {
 
+/// The table of fast operations for a device.
+inline const char* fast_ops(const ops::ComputeDevice& device) {
+  return device.shares_host_memory() ? "cpu" : "cuda";
+}
+
 struct LoadedModel {
   std::unique_ptr<WeightSource> source;
   Weights weights;
@@ -25,8 +30,6 @@ struct LoadedModel {
   /// asked for.
   std::string name() const { return source->name(); }
   ops::ComputeDevice& device() const { return weights.memory->device(); }
-  /// The table of fast operations for the device that holds the weights.
-  const char* fast_ops() const { return device().shares_host_memory() ? "cpu" : "cuda"; }
 };
 
 /// What a command names as its model: a checkpoint folder, or a synthetic model (model/synthetic.h).
