@@ -1,0 +1,13 @@
+#include "dist/communicator.h"
+#include "dist/shared_memory.h"
+
+namespace fathom::dist {
+
+std::vector<std::unique_ptr<Communicator>> connect(std::span<const std::shared_ptr<ops::ComputeDevice>> devices) {
+  size_t host = 0;
+  for (const auto& device : devices) host += device->shares_host_memory();
+  if (host == devices.size()) return connect_shared_memory(static_cast<int>(devices.size()));
+  fail("tensor parallel: this build cannot connect {} GPUs", devices.size());
+}
+
+}  // namespace fathom::dist
