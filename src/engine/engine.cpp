@@ -52,6 +52,7 @@ CacheBudget budget_of(const EngineOptions& o, int rings) {
 /// Window rings for the drafts of the checkpoint; none when there are to be no drafts, or others.
 int rings_of(const EngineOptions& o, const Weights& weights, bool others) {
   if (o.speculate == 0 || others) return 0;
+  if (weights.shard.size > 1) fail("speculation on several ranks: drafts need the whole model on one device");
   const int stages = draft_stages(weights);
   if (o.speculate > 0 && stages == 0)
     fail("speculation was asked for, but {}", weights.dspark
@@ -87,12 +88,13 @@ Engine::Engine(const ModelConfig& config, const Weights& weights, const EngineOp
       recorder_(recorder),
       rings_(rings_of(options_, weights, drafts != nullptr)),
       model_(config, weights, ops::op_table(options.ops, weights.memory->device().info(), options.fast), rings_ > 0),
-      cache_(config, budget_of(options_, rings_), weights.memory->shared_device()),
+      cache_(config, budget_of(options_, rings_), weights.devices()),
       prefix_(cache_),
       scheduler_(cache_, prefix_, options_) {
   if (rings_ > 0) drafts = dspark_source(config, weights, ops::op_table(options.ops, weights.memory->device().info()));
   if (drafts && options_.speculate != 0)
     speculator_ = std::make_unique<Speculator>(std::move(drafts), options_.speculate, config, cache_);
+  for (int rank = 1; rank < cache_.ranks(); ++rank) model_.set_layers(rank, cache_.layers(rank));
   set_recorder(recorder);
   max_context_ = std::min(max_context_, options.cache_tokens);
   model_.prepare(options_.chunk_tokens + options_.max_sequences, options_.max_sequences, options_.max_sequences,
@@ -157,16 +159,16 @@ bool Engine::step(const std::function<void(const GenerationEvent&)>& report) {
   scheduler_.plan(work_);
   if (work_.segments.empty()) return false;
 
-  const StepBatch* batch;
+  StepBatch batch;
   {
     Span span(recorder_, "plan_step", 0, 0, {}, kPhaseCategory);
-    batch = &plan_.build(config_, cache_, work_.segments);
+    batch = plan_.build(config_, cache_, work_.segments);
   }
-  const bool logits =
-      std::any_of(work_.owners.begin(), work_.owners.end(), [&](const Active* a) { return !takes_largest(*a); });
+  const bool logits = !plan_draws();
+  batch.sampling = View<const ops::RowSampling, 1>(draws_.data(), draws_.size());
   const auto start = std::chrono::steady_clock::now();
-  const Activations& out = model_.step(*batch, cache_.layers(), logits ? Fetch::logits : Fetch::tokens);
-  if (speculator_) speculator_->push(*batch, out);
+  const Activations& out = model_.step(batch, cache_.layers(), logits ? Fetch::logits : Fetch::tokens);
+  if (speculator_) speculator_->push(batch, out);
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   ++steps_;
   bool prompts = false;
@@ -178,7 +180,7 @@ bool Engine::step(const std::function<void(const GenerationEvent&)>& report) {
   }
   std::vector<GenerationEvent> events;
   take_logits(out, events);
-  if (speculator_ && !prompts) speculator_->step_took(batch->ids.size[0], took.count());
+  if (speculator_ && !prompts) speculator_->step_took(batch.ids.size[0], took.count());
   for (const GenerationEvent& event : events) report(event);
   if (speculator_) speculator_->propose(work_.owners);  // nobody waits for the tokens meanwhile
   return true;
@@ -247,17 +249,35 @@ void Engine::keep_prompt_logprobs(Active& a, View<const float, 2> logits) {
 
 /// The token that row `row` of the logits gives; `out` is the model's present result.
 GenerationEvent Engine::take_row(Active& a, const Activations& out, int64_t row) {
-  const int32_t largest = out.token.data && takes_largest(a) ? out.token(row) : -1;
-  if (largest < 0) model_.fetch_logits();  // `out` is the same object
-  return take_token_or_fail(a, largest < 0 ? row_of(out.logits, row) : std::span<const float>(), largest);
+  const bool drawn = out.token.data && drawn_[static_cast<size_t>(row)] && device_draws(a);
+  const int32_t token = drawn ? out.token(row) : -1;
+  if (token < 0) model_.fetch_logits();  // `out` is the same object
+  return take_token_or_fail(a, token < 0 ? row_of(out.logits, row) : std::span<const float>(), token);
 }
 
-/// Whether the next token of a request is the largest logit and nothing else is asked about it.
-bool Engine::takes_largest(const Active& a) const {
+/// How the device draws the tokens of the planned step. Returns whether it draws all of them.
+bool Engine::plan_draws() {
+  draws_.clear(), drawn_.clear();
+  if (model_.device().shares_host_memory()) return false;
+  for (size_t i = 0; i < work_.owners.size(); ++i) {
+    const Active& a = *work_.owners[i];
+    const SegmentRequest& s = work_.segments[i];
+    if (s.logits == WantLogits::none) continue;
+    const size_t rows = s.logits == WantLogits::all ? s.tokens.size() : 1;
+    const bool device = device_draws(a);
+    for (size_t r = 0; r < rows; ++r)
+      draws_.push_back(device ? a.sampler->draw_at(static_cast<int64_t>(a.tokens.size() + r)) : ops::RowSampling{});
+    drawn_.insert(drawn_.end(), rows, device);
+  }
+  return std::all_of(drawn_.begin(), drawn_.end(), [](uint8_t d) { return d != 0; });
+}
+
+/// Whether a device may draw the next token of a request: it depends on the logits alone, and nothing else is asked.
+bool Engine::device_draws(const Active& a) const {
   const GenerationRequest& r = a.request;
   const bool may_end = a.generated() >= r.min_tokens || r.stop_ids.empty();
   const bool closes = a.thinking && a.generated() >= r.thinking.tokens;
-  return a.sampler->takes_largest() && !a.form && may_end && !closes;
+  return a.sampler->plain() && !a.form && may_end && !closes;
 }
 
 GenerationEvent Engine::take_token_or_fail(Active& a, std::span<const float> logits, int32_t largest) {

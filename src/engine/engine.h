@@ -77,7 +77,8 @@ class Engine {
   /// `largest`: the likeliest token if the device has found it, else -1; then `logits` is the row.
   GenerationEvent take_token(Active& a, std::span<const float> logits, int32_t largest);
   GenerationEvent take_token_or_fail(Active& a, std::span<const float> logits, int32_t largest);
-  bool takes_largest(const Active& a) const;
+  bool device_draws(const Active& a) const;
+  bool plan_draws();
 
   const ModelConfig& config_;
   EngineOptions options_;
@@ -90,6 +91,8 @@ class Engine {
   Scheduler scheduler_;
   std::unique_ptr<Speculator> speculator_;  // null: no drafts
   StepPlan plan_;
+  std::vector<ops::RowSampling> draws_;  // of the step's rows of logits, where the device draws
+  std::vector<uint8_t> drawn_;           // whether it does
   StepWork work_;
   RequestId next_id_ = 1;
   int64_t steps_ = 0, generated_tokens_ = 0;

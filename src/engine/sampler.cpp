@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <stdexcept>
 
 #include "base/error.h"
 #include "engine/philox.h"
@@ -20,30 +19,6 @@ void check_range(const char* name, double value, bool good, const char* wanted) 
 /// Higher logit first; equal logits: lower id first.
 bool better(const std::pair<float, int32_t>& a, const std::pair<float, int32_t>& b) {
   return a.first != b.first ? a.first > b.first : a.second < b.second;
-}
-
-/// 2^40 for the best token. A weight below 1 is none: a probability of 2^-40 of the best one's.
-constexpr int kWeightBits = 40;
-constexpr uint64_t kWeightOfBest = uint64_t{1} << kWeightBits;
-
-/// 2^(40 + x) for x <= 0, cut to a whole number; relative error 2e-7. Products and sums alone, so that every machine
-/// gets the same.
-uint64_t weight_of(float x) {
-  if (!(x > -static_cast<float>(kWeightBits))) return 0;
-  int whole = static_cast<int>(x);  // towards zero
-  whole -= static_cast<float>(whole) > x;
-  const float f = x - static_cast<float>(whole);
-  float p = 1.5252734e-5f;  // the series of 2^f
-  p = p * f + 1.5403530e-4f;
-  p = p * f + 1.3333558e-3f;
-  p = p * f + 9.6181291e-3f;
-  p = p * f + 5.5504109e-2f;
-  p = p * f + 0.24022651f;
-  p = p * f + 0.69314718f;
-  p = p * f + 1.0f;
-  const auto mantissa = static_cast<uint64_t>(p * 0x1p24f);
-  const int shift = kWeightBits - 24 + whole;
-  return shift >= 0 ? mantissa << shift : mantissa >> -shift;
 }
 
 }  // namespace
@@ -115,7 +90,7 @@ int32_t Sampler::choose(std::span<const float> logits, int64_t position, std::sp
   adjust(banned, allowed);
   const auto best = std::max_element(logits_.begin(), logits_.end()) - logits_.begin();
   if (logits_[static_cast<size_t>(best)] == kNever) fail("no token is left to choose at position {}", position);
-  return params_.temperature == 0 ? static_cast<int32_t>(best) : draw(position);
+  return params_.temperature == 0 ? static_cast<int32_t>(best) : draw_(logits_, draw_at(position));
 }
 
 SampledToken Sampler::describe(std::span<const float> logits, int32_t token) {
@@ -137,76 +112,14 @@ SampledToken Sampler::describe(std::span<const float> logits, int32_t token) {
   return out;
 }
 
-void Sampler::weigh() {
-  const float top = *std::max_element(logits_.begin(), logits_.end());
-  const auto scale = static_cast<float>(std::min(1.4426950408889634 / params_.temperature, 1e30));
-  weights_.resize(logits_.size());
-  for (size_t i = 0; i < logits_.size(); ++i) weights_[i] = weight_of((logits_[i] - top) * scale);
-}
-
-/// The best candidates that the filters leave, best first, and the sum of their weights.
-uint64_t Sampler::filter() {
-  ranked_.clear();
-  uint64_t total = 0;
-  for (size_t i = 0; i < logits_.size(); ++i)
-    if (weights_[i] > 0) ranked_.emplace_back(logits_[i], static_cast<int32_t>(i)), total += weights_[i];
-  const auto worse = [](const auto& a, const auto& b) { return better(b, a); };
-  std::make_heap(ranked_.begin(), ranked_.end(), worse);
-  kept_.clear();
-  const auto weight_at = [&](size_t i) { return weights_[static_cast<size_t>(kept_[i].second)]; };
-  const auto too_small = [&](size_t i) {
-    return static_cast<double>(weight_at(i)) < params_.min_p * static_cast<double>(kWeightOfBest);
-  };
-  // top_p is a share of what top_k leaves.
-  const size_t most = params_.top_k > 0 ? static_cast<size_t>(params_.top_k) : logits_.size();
-  const bool share_of_all = params_.top_k == 0 && params_.top_p < 1;
-  uint64_t sum = 0;
-  while (!ranked_.empty() && kept_.size() < most) {
-    if (share_of_all && !kept_.empty() && static_cast<double>(sum) >= params_.top_p * static_cast<double>(total)) break;
-    std::pop_heap(ranked_.begin(), ranked_.end(), worse);
-    kept_.push_back(ranked_.back());
-    ranked_.pop_back();
-    sum += weight_at(kept_.size() - 1);
-    if (too_small(kept_.size() - 1)) break;
-  }
-  if (params_.top_k > 0 && params_.top_p < 1) {
-    const double wanted = params_.top_p * static_cast<double>(sum);
-    size_t keep = 0;
-    for (sum = 0; keep < kept_.size() && (keep == 0 || static_cast<double>(sum) < wanted); ++keep)
-      sum += weight_at(keep);
-    kept_.resize(keep);
-  }
-  while (kept_.size() > 1 && too_small(kept_.size() - 1)) {
-    sum -= weight_at(kept_.size() - 1);
-    kept_.pop_back();
-  }
-  return sum;
-}
-
-int32_t Sampler::draw(int64_t position) {
-  weigh();
-  const uint64_t random = uniform_bits(params_.seed, static_cast<uint64_t>(position));
-  // Sums of whole numbers: the same in any order and on any machine.
-  const auto pick = [&](uint64_t total) {
-    return static_cast<uint64_t>(static_cast<unsigned __int128>(random) * total >> 53);
-  };
-  if (params_.top_k > 0 || params_.top_p < 1 || params_.min_p > 0) {
-    uint64_t left = pick(filter());
-    for (const auto& [logit, id] : kept_) {
-      const uint64_t weight = weights_[static_cast<size_t>(id)];
-      if (left < weight) return id;
-      left -= weight;
-    }
-    return kept_.back().second;
-  }
-  uint64_t total = 0;
-  for (const uint64_t w : weights_) total += w;
-  uint64_t left = pick(total);
-  for (size_t i = 0; i < weights_.size(); ++i) {
-    if (left < weights_[i]) return static_cast<int32_t>(i);
-    left -= weights_[i];
-  }
-  throw std::logic_error("Sampler: weights do not add up");
+ops::RowSampling Sampler::draw_at(int64_t position) const {
+  ops::RowSampling how;
+  if (params_.temperature == 0) return how;
+  how.scale = static_cast<float>(std::min(1.4426950408889634 / params_.temperature, 1e30));
+  how.top_k = static_cast<int32_t>(std::min<int64_t>(params_.top_k, std::numeric_limits<int32_t>::max()));
+  how.top_p = params_.top_p, how.min_p = params_.min_p;
+  how.random = uniform_bits(params_.seed, static_cast<uint64_t>(position));
+  return how;
 }
 
 }  // namespace fathom

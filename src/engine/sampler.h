@@ -3,14 +3,15 @@
 // Order: logit bias, repetition / frequency / presence penalties, temperature, then the filters top-k, top-p, min-p on
 // the probabilities, each on what the one before left, then one draw. Temperature 0 takes the largest logit after bias
 // and penalties; equal logits: the lower id. The draw depends on (seed, position) alone.
-// Probabilities are whole numbers in proportion, 2^40 for the best token, so their sums are the same in any order and
-// on any machine.
+// The filters and the draw are those of ops/choose, which a device may do itself: draw_at().
 #pragma once
 
 #include <cstdint>
 #include <span>
 #include <utility>
 #include <vector>
+
+#include "ops/choose/draw.h"
 
 namespace fathom {
 
@@ -67,24 +68,22 @@ class Sampler {
   void accept(int32_t token);
 
   const SamplingParams& params() const { return params_; }
-  /// Whether sample() without banned and with all tokens allowed is nothing but the largest logit.
-  bool takes_largest() const {
-    return params_.temperature == 0 && params_.logit_bias.empty() && seen_.empty() && params_.top_logprobs < 0;
-  }
+  /// Whether sample() without banned and with all tokens allowed depends on the logits as they are alone, and nothing
+  /// else is asked about them: the draw of draw_at().
+  bool plain() const { return params_.logit_bias.empty() && seen_.empty() && params_.top_logprobs < 0; }
+  /// The draw at a position, for whoever has the logits.
+  ops::RowSampling draw_at(int64_t position) const;
 
  private:
   Sampler() = default;
   void adjust(std::span<const int32_t> banned, const std::vector<uint64_t>* allowed);
-  void weigh();
-  uint64_t filter();
-  int32_t draw(int64_t position);
 
   SamplingParams params_;
-  std::vector<uint8_t> seen_;      // in prompt or output; empty without penalties
-  std::vector<int32_t> counts_;    // in the output; empty without penalties
-  std::vector<float> logits_;      // working copy
-  std::vector<uint64_t> weights_;  // in proportion to the probabilities
-  std::vector<std::pair<float, int32_t>> ranked_, kept_;
+  std::vector<uint8_t> seen_;    // in prompt or output; empty without penalties
+  std::vector<int32_t> counts_;  // in the output; empty without penalties
+  std::vector<float> logits_;    // working copy
+  ops::TokenDraw draw_;
+  std::vector<std::pair<float, int32_t>> ranked_;
 };
 
 }  // namespace fathom

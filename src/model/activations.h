@@ -16,7 +16,8 @@ struct Quantized {
   View<e8m0, 2> scale;
 };
 
-/// Views for exactly `tokens` tokens and `rows` logit rows. Shapes: T tokens, d hidden, H heads.
+/// Views for exactly `tokens` tokens and `rows` logit rows. Shapes: T tokens, d hidden, H heads (and groups): a rank's
+/// own.
 struct Activations {
   View<bf16, 3> streams;  // [T, 4, d]
   View<float, 2> post;    // [T, 4] of the half in progress
@@ -41,17 +42,19 @@ struct Activations {
   View<float, 2> scores;         // [T, E]
   View<int32_t, 2> expert;       // [T, k]
   View<float, 2> weight;         // [T, k]
+  View<float, 2> part;           // [T, d] sum over the experts of a rank; empty on one rank
   View<bf16, 2> hidden, normed;  // [R, d]
   View<float, 2> logits;         // [R, V]
-  View<int32_t, 1> token;        // [R] the likeliest; only on a device with memory of its own
+  View<float, 2> logits_part;    // [R, V / ranks] of this rank; empty on one rank
+  View<int32_t, 1> token;        // [R] as StepBatch::sampling says; only on a device with memory of its own
   View<bf16, 2> features;        // [T, targets * d] draft features; empty without a draft
 };
 
 /// Owns the memory and grows it when a larger step comes. Allocation happens only then.
 class ActivationMemory {
  public:
-  ActivationMemory(const ModelConfig& config, bool draft_features, ops::ComputeDevice& device)
-      : config_(config), features_(draft_features), device_(device) {}
+  ActivationMemory(const ModelConfig& config, bool draft_features, ops::ComputeDevice& device, Shard shard = {})
+      : config_(config), features_(draft_features), device_(device), shard_(shard) {}
   Activations get(int64_t tokens, int64_t rows);
   size_t bytes() const { return memory_.size(); }
   /// Changes whenever the memory has moved.
@@ -61,6 +64,7 @@ class ActivationMemory {
   const ModelConfig& config_;
   bool features_;
   ops::ComputeDevice& device_;
+  const Shard shard_;
   ops::DeviceBuffer memory_;
   int64_t generation_ = 0;
 };

@@ -93,6 +93,7 @@ void BatchMemory::each_array(StepBatch& b, const Visit& visit) {
   visit(b.ids), visit(b.position), visit(b.segments), visit(b.window_slot), visit(b.window_index);
   visit(b.window_length), visit(b.index128), visit(b.length128), visit(b.entries4), visit(b.entries128);
   visit(b.pages), visit(b.sequence), visit(b.visible4), visit(b.logit_rows);
+  visit(b.sampling);
 }
 
 /// One copy of all arrays.
@@ -140,6 +141,7 @@ const StepBatch& BatchMemory::place(const StepBatch& b, const BatchShape& shape)
   p.sequence = repeat_first(b.sequence, n, sequence_);
   p.visible4 = repeat_first(b.visible4, n, visible4_);
   p.logit_rows = repeat_first(b.logit_rows, n, logit_rows_);
+  p.sampling = fill(b.sampling, n, ops::RowSampling{}, sampling_);
   p.window_slot = fill(b.window_slot, n, -1, window_slot_);
   p.segments = fill(b.segments, n, ops::Segment{0, 0, 0, 0}, segments_);
   p.entries4 = fill(b.entries4, n, ops::CompressEntry{0, 0, -1}, entries4_);

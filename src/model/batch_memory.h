@@ -60,6 +60,7 @@ class BatchMemory {
       sequence_, visible4_, logit_rows_;
   std::vector<ops::Segment> segments_;
   std::vector<ops::CompressEntry> entries4_, entries128_;
+  std::vector<ops::RowSampling> sampling_;
 };
 
 }  // namespace fathom

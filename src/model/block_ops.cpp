@@ -46,6 +46,36 @@ void no_variant(const char* op, std::string_view variant) {
   fail("operation {}: variant {} takes no such shapes on this device", op, variant);
 }
 
+void op_failed(const char* op) {
+  try {
+    throw;
+  } catch (const std::bad_alloc&) {
+    throw;
+  } catch (const std::exception& e) {
+    const std::string what = e.what(), name = op;
+    fail("{}", what.starts_with(name + ":") ? what : "operation " + name + ": " + what);
+  }
+}
+
+void BlockOps::run_collective(const char* name, int64_t bytes, std::array<int64_t, 4> shape,
+                              const std::function<void()>& work) {
+  if (device_.only_counts()) return;
+  Span span(recorder_, name, bytes, 0, shape);
+  const int64_t before = marks_ ? device_.captured() : 0;
+  work();
+  if (marks_) marks_->push_back({name, bytes, 0, device_.captured() - before});
+  if (wait_) device_.synchronize(name);
+}
+
+template <typename T>
+void BlockOps::reduce(View<T, 2> part) {
+  if (act.part.empty()) return;  // the only rank
+  run_collective("all_reduce", bytes_of(part), {part.size[0], part.size[1]},
+                 [&] { communicator_->all_reduce(View<const T, 2>(part), act.y); });
+}
+template void BlockOps::reduce(View<float, 2>);
+template void BlockOps::reduce(View<bf16, 2>);
+
 void BlockOps::embed(View<const bf16, 2> table, View<const int32_t, 1> ids) {
   const ops::EmbedArgs args{table, ids, act.streams};
   run(ops_.embed, "embed", args, bytes_of(act.streams), 0, {ids.size[0], config_.hidden_size});
@@ -99,20 +129,23 @@ void BlockOps::moe(View<const int32_t, 1> ids, const MoeWeights& m) {
 
   ops::ExpertsArgs e;
   e.x = act.xq.codes, e.x_scale = act.xq.scale, e.expert = act.expert, e.weight = act.weight;
-  e.experts = config_.num_experts;
+  e.experts = m.count, e.first_expert = m.first;
   e.w1 = m.w1, e.w2 = m.w2, e.w3 = m.w3;
   e.shared_w1 = m.shared_w1, e.shared_w2 = m.shared_w2, e.shared_w3 = m.shared_w3;
   e.limit = static_cast<float>(config_.swiglu_limit);
-  e.y = act.y;
+  e.y = act.y, e.sum = act.part;
+  // Without a shared expert and with no expert of this rank chosen there is nobody to write the sum.
+  if (!e.sum.empty() && !m.shared_w1.codes.data) device_.zero(e.sum.data, static_cast<size_t>(bytes_of(e.sum)));
   cost::Cost c;
   if (can_count()) {
-    c = cost::experts(m.w1, m.w2, act.expert, config_.num_experts);
+    c = cost::experts(m.w1, m.w2, act.expert, m.first, m.count);
     c +=
         {bytes_of(m.shared_w1) + bytes_of(m.shared_w2) + bytes_of(m.shared_w3), 6 * tokens * m.shared_w1.codes.count()};
     c += {bytes_of(act.xq.codes) + bytes_of(act.y), 0};
   }
   run(ops_.experts, "experts", e, c.bytes, c.flops,
       {tokens, d, config_.moe_intermediate_size, config_.experts_per_token});
+  reduce(act.part);
 }
 
 void BlockOps::head(const HeadWeights& h, View<const bf16, 2> matrix, View<const int32_t, 1> rows) {
@@ -121,14 +154,19 @@ void BlockOps::head(const HeadWeights& h, View<const bf16, 2> matrix, View<const
   a.fn = h.fn, a.scale = h.scale, a.base = h.base, a.norm = h.norm;
   a.hc_eps = static_cast<float>(config_.hc_eps), a.rms_eps = static_cast<float>(config_.rms_eps);
   a.weight = matrix;
-  a.hidden = act.hidden, a.normed = act.normed, a.logits = act.logits;
+  a.hidden = act.hidden, a.normed = act.normed;
+  a.logits = act.logits_part.empty() ? act.logits : act.logits_part;
   const int64_t count = rows.size[0];
   run(ops_.head, "head", a, bytes_of(matrix) + bytes_of(a.logits) + bytes_of(a.fn), 2 * count * matrix.count(),
-      {count, config_.hidden_size, config_.vocab_size});
+      {count, config_.hidden_size, matrix.size[0]});
+  if (!act.logits_part.empty())
+    run_collective("all_gather", bytes_of(act.logits), {count, config_.vocab_size},
+                   [&] { communicator_->all_gather(View<const float, 2>(act.logits_part), act.logits); });
 }
 
-void BlockOps::choose() {
-  run(ops_.choose, "choose", ops::ChooseArgs{act.logits, act.token}, bytes_of(act.logits), 0,
+void BlockOps::choose(View<const ops::RowSampling, 1> sampling) {
+  if (sampling.size[0] == 0) sampling.data = nullptr;  // on a device empty arrays have an address too
+  run(ops_.choose, "choose", ops::ChooseArgs{act.logits, sampling, act.token}, bytes_of(act.logits), 0,
       {act.logits.size[0], act.logits.size[1]});
 }
 

@@ -3,9 +3,11 @@
 // Holds the op table, RoPE tables, scratch memory for ops and the recorder; knows nothing of sequences.
 #pragma once
 
+#include <functional>
 #include <span>
 
 #include "base/recorder.h"
+#include "dist/communicator.h"
 #include "model/activations.h"
 #include "model/step.h"
 #include "model/weights.h"
@@ -28,6 +30,9 @@ class BlockOps {
   /// `wait`: each span is its op's own time, because the device is waited for behind every op.
   void set_recorder(Recorder* recorder, bool wait) { recorder_ = recorder, wait_ = recorder && wait; }
   Recorder* recorder() const { return recorder_; }
+  /// This is one rank of several, whose partial results are summed there; null: the only one.
+  void set_communicator(dist::Communicator* communicator) { communicator_ = communicator; }
+  dist::Communicator* communicator() const { return communicator_; }
   /// Ops leave a mark there; null: not.
   void set_marks(std::vector<OpMark>* marks) { marks_ = marks; }
   size_t workspace_bytes() const;
@@ -62,7 +67,7 @@ class BlockOps {
   void moe(View<const int32_t, 1> ids, const MoeWeights& m);
   void head(const HeadWeights& h, View<const bf16, 2> matrix, View<const int32_t, 1> rows);
   /// The likeliest token of each row of logits.
-  void choose();
+  void choose(View<const ops::RowSampling, 1> sampling);
   /// Mean of the streams into `mean` [T, d], whose rows may be strided.
   void stream_mean(View<bf16, 2> mean);
   /// act_quant of bf16 rows, after an RMSNorm when `norm` is given.
@@ -77,6 +82,11 @@ class BlockOps {
 
  private:
   View<const float, 1> frequencies(int ratio) const;
+  /// Runs `work`, which is no op of the table, as run() does.
+  void run_collective(const char* name, int64_t bytes, std::array<int64_t, 4> shape, const std::function<void()>& work);
+  /// y = sum of the ranks' parts. Does nothing on the only rank.
+  template <typename T>
+  void reduce(View<T, 2> part);
   /// Scratch memory of one op: its own, because some variants keep counters there.
   void* workspace(const void* op, size_t bytes);
   /// Whether amounts of work that depend on data can be read off: only for reports.
@@ -88,12 +98,15 @@ class BlockOps {
   Recorder* recorder_ = nullptr;
   bool wait_ = false;
   std::vector<OpMark>* marks_ = nullptr;
+  dist::Communicator* communicator_ = nullptr;
   ops::DeviceBuffer frequencies_;  // two tables: ratio 0, the others
   std::vector<std::pair<const void*, ops::DeviceBuffer>> workspaces_;
   int64_t generation_ = 0;
 };
 
 [[noreturn]] void no_variant(const char* op, std::string_view variant);
+/// In a handler: throws Error naming the op; memory that ran out stays what it is.
+[[noreturn]] void op_failed(const char* op);
 
 template <typename Args>
 void BlockOps::run(const ops::Variant<Args>* op, const char* name, const Args& args, int64_t bytes, int64_t flops,
@@ -106,7 +119,12 @@ void BlockOps::run(const ops::Variant<Args>* op, const char* name, const Args& a
   if (device_.only_counts()) return;
   Span span(recorder_, name, bytes, flops, shape);
   const int64_t before = marks_ ? device_.captured() : 0;
-  op->run(args, launch);
+  try {
+    op->run(args, launch);
+  } catch (...) {
+    if (communicator_) op_failed(name);
+    throw;
+  }
   if (marks_) marks_->push_back({name, bytes, flops, device_.captured() - before});
   if (wait_) device_.synchronize(name);  // the span is the op's own time; and a failure names it
 }

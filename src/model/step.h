@@ -10,6 +10,7 @@
 #include "base/view.h"
 #include "formats/config.h"
 #include "ops/batch.h"
+#include "ops/choose/choose.h"
 #include "ops/compress/compress.h"
 #include "ops/index_rows.h"
 #include "ops/kv_rows.h"
@@ -30,6 +31,7 @@ struct StepBatch {
   View<const int32_t, 1> sequence;                         // [T] row of `pages`
   View<const int32_t, 1> visible4;                         // [T] ratio-4 entries the token sees
   View<const int32_t, 1> logit_rows;                       // [R] tokens whose logits are wanted
+  View<const ops::RowSampling, 1> sampling;                // [R] how their tokens are drawn; empty: the largest
   int64_t prefill_tokens = 0;                              // tokens of segments longer than 1, for reports
 };
 

@@ -2,15 +2,35 @@
 
 #include <algorithm>
 
+#include "model/rank_threads.h"
+
 namespace fathom {
 
 Transformer::Transformer(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops,
                          bool draft_features)
     : weights_(weights),
       device_(weights.memory->device()),
-      memory_(config, draft_features, device_),
+      memory_(config, draft_features, device_, weights.shard),
       block_(config, ops, device_),
-      batch_memory_(device_) {}
+      batch_memory_(device_) {
+  if (weights.shard.size == 1 || device_.only_counts()) return;
+  ranks_ = std::make_unique<RankThreads>(config, weights, ops);
+  block_.set_communicator(&ranks_->communicator());
+}
+
+Transformer::Transformer(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops,
+                         dist::Communicator& rank)
+    : weights_(weights),
+      device_(weights.memory->device()),
+      memory_(config, false, device_, weights.shard),
+      block_(config, ops, device_),
+      batch_memory_(device_) {
+  block_.set_communicator(&rank);
+}
+
+void Transformer::set_layers(int rank, std::span<const LayerCache> layers) {
+  if (ranks_) ranks_->set_layers(rank, layers);
+}
 
 Transformer::~Transformer() {
   if (trace_) end_trace();
@@ -39,14 +59,29 @@ void Transformer::end_trace() {
 
 const Activations& Transformer::step(const StepBatch& batch, std::span<const LayerCache> layers, Fetch what) {
   StepSpan span(block_.recorder(), batch.prefill_tokens, batch.ids.size[0] - batch.prefill_tokens);
+  if (ranks_) {
+    ranks_->run(batch, use_graphs_, [&] {
+      launch_and_fetch(batch, layers, what);
+      device_.synchronize("running a step");
+    });
+  } else {
+    launch_and_fetch(batch, layers, what);
+  }
+  return result_;
+}
+
+void Transformer::launch(const StepBatch& batch, std::span<const LayerCache> layers) {
   if (!run_recorded(batch, layers)) run(batch_memory_.place(batch), layers);
+}
+
+void Transformer::launch_and_fetch(const StepBatch& batch, std::span<const LayerCache> layers, Fetch what) {
+  launch(batch, layers);
   result_ = block_.act;
   result_.logits.size[0] = result_.token.size[0] = batch.logit_rows.size[0];  // without those that fill up
   if (device_.shares_host_memory())
     result_.token = {};
   else
     fetch(what);
-  return result_;
 }
 
 void Transformer::run(const StepBatch& batch, std::span<const LayerCache> layers) {
@@ -55,7 +90,8 @@ void Transformer::run(const StepBatch& batch, std::span<const LayerCache> layers
   run_blocks(batch, layers, 0, config().num_layers);
   if (batch.logit_rows.size[0] == 0) return;
   head(batch);
-  if (!device_.shares_host_memory()) block_.choose();
+  const bool leads = !block_.communicator() || block_.communicator()->rank() == 0;
+  if (!device_.shares_host_memory() && leads) block_.choose(batch.sampling);
 }
 
 /// False when this step is none to be recorded. The first step of a size runs op by op, which also makes all scratch

@@ -13,6 +13,10 @@
 #include "model/kernel_spans.h"
 
 namespace fathom {
+class RankThreads;
+}
+
+namespace fathom {
 
 /// What a step brings back from the device. `tokens`: Activations::token alone (host memory; where the host has the
 /// device's memory, `token` is empty and logits are there); logits are empty until they are fetched.
@@ -20,7 +24,8 @@ enum class Fetch { logits, tokens };
 
 class Transformer {
  public:
-  /// `config`, `weights` outlive the object. `recorder` may be null.
+  /// `config`, `weights` outlive the object. Where `weights` are rank 0's of several, the other ranks run along on
+  /// threads that the object has, and everything said here is about all of them; their caches come by set_layers().
   Transformer(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops, bool draft_features = false);
 
   /// Spans of the following steps go there; null: nowhere. On a GPU they come from CUPTI, steps run as they do without,
@@ -32,7 +37,7 @@ class Transformer {
   ~Transformer();
 
   /// Runs the batch, whose arrays are in host memory, through all layers; layers.size() = num_layers. The result's
-  /// views hold until the next call: logits [R, V] of the rows in batch.logit_rows and the likeliest token of each, in
+  /// views hold until the next call: logits [R, V] of the rows in batch.logit_rows and the token of each, in
   /// host memory (see Fetch), all others (hidden states, draft features [T, ...]) in the device's. Steps of single
   /// tokens are recorded once for each size and replayed, where the device can; the bits are the same.
   const Activations& step(const StepBatch& batch, std::span<const LayerCache> layers, Fetch fetch = Fetch::logits);
@@ -58,12 +63,22 @@ class Transformer {
   void head(const StepBatch& batch);
   Activations& activations() { return block_.act; }
 
+  /// What rank `rank` > 0 reads and writes in place of step()'s `layers`, which are rank 0's: a cache that is its twin.
+  void set_layers(int rank, std::span<const LayerCache> layers);
+  /// "peer memory"; empty on one rank.
+  std::string communicator() const { return block_.communicator() ? block_.communicator()->name() : ""; }
+
   const ModelConfig& config() const { return block_.config(); }
   const Weights& weights() const { return weights_; }
   size_t scratch_bytes() const { return memory_.bytes() + block_.workspace_bytes(); }
   ops::ComputeDevice& device() const { return device_; }
 
  private:
+  friend class RankThreads;
+  /// One of the other ranks.
+  Transformer(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops, dist::Communicator& rank);
+  void launch(const StepBatch& batch, std::span<const LayerCache> layers);
+  void launch_and_fetch(const StepBatch& batch, std::span<const LayerCache> layers, Fetch what);
   void attention(const StepBatch& batch, const BlockWeights& block, const LayerCache& cache);
   void keep_features(int layer);
   void run(const StepBatch& batch, std::span<const LayerCache> layers);
@@ -93,6 +108,7 @@ class Transformer {
   std::vector<TracedStep> traced_;
   std::vector<Recorded> recorded_;
   std::array<int64_t, 3> generation_{};  // of the memory that graphs point to
+  std::unique_ptr<RankThreads> ranks_;   // the other ranks; null: there are none
 };
 
 }  // namespace fathom

@@ -1,4 +1,4 @@
-// Fills and the choice of the likeliest token: the kernels, run on emulated threads, against what they stand for.
+// Fills: the kernel, run on emulated threads, against what it stands for.
 #define FATHOM_GPU_EMULATOR
 #include <gtest/gtest.h>
 
@@ -8,14 +8,12 @@
 
 #include "ops/gpu_emulator.h"
 
-#include "ops/choose/choose_kernel.cuh"
 #include "ops/fill/fill_kernel.cuh"
 
 namespace fathom::ops {
 
 void fill_ref(const FillArgs& a, const Launch&);
 void fill_cpu(const FillArgs& a, const Launch&);
-void choose_ref(const ChooseArgs& a, const Launch&);
 
 namespace {
 
@@ -92,32 +90,6 @@ TEST(Fill, ExpertsOfATokenAreDifferentAndAllAreUsed) {
     }
     EXPECT_EQ(used.size(), static_cast<size_t>(experts));
   }
-}
-
-TEST(Choose, TakesTheLargestLogitTheLowestIdAmongEqualsAndMarksRowsThatAreNotFinite) {
-  std::mt19937 random(5);
-  const int64_t rows = 7, vocabulary = 9003;
-  std::vector<float> logits(static_cast<size_t>(rows * vocabulary));
-  for (float& v : logits) v = static_cast<float>(random() % 1000) / 100 - 5;  // many ties
-  logits[static_cast<size_t>(2 * vocabulary + 4000)] = NAN;
-  logits[static_cast<size_t>(3 * vocabulary)] = INFINITY;
-  logits[static_cast<size_t>(4 * vocabulary + vocabulary - 1)] = 99;
-  for (int64_t i = 0; i < vocabulary; ++i) logits[static_cast<size_t>(5 * vocabulary + i)] = -7;
-  std::vector<int32_t> got(rows, -9), want(rows, -9);
-  ChooseArgs a{View<const float, 2>(logits.data(), rows, vocabulary), View<int32_t, 1>(want.data(), rows)};
-  choose_ref(a, {});
-  a.token.data = got.data();
-  std::vector<choose::Exchange> exchange(static_cast<size_t>(rows));
-  const int parts = static_cast<int>((vocabulary + choose::kPartLogits - 1) / choose::kPartLogits);
-  for (int repeat = 0; repeat < 2; ++repeat)  // the exchange is left as it was
-    device::emulator::run_grid(
-        parts, static_cast<int>(rows), 1, choose::kThreads, choose::kWarps * sizeof(uint64_t), false, 3,
-        [&](std::byte* shared) { choose::choose_block(a, exchange.data(), reinterpret_cast<uint64_t*>(shared)); });
-  EXPECT_EQ(got, want);
-  EXPECT_EQ(want[2], -1);
-  EXPECT_EQ(want[3], -1);
-  EXPECT_EQ(want[4], vocabulary - 1);
-  EXPECT_EQ(want[5], 0);
 }
 
 }  // namespace

@@ -23,5 +23,6 @@ OpCases experts_cases();
 OpCases head_cases();
 OpCases stream_mean_cases();
 OpCases markov_cases();
+OpCases choose_cases();
 
 }  // namespace fathom::lab

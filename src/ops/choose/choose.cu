@@ -6,7 +6,7 @@ namespace {
 
 __global__ void __launch_bounds__(choose::kThreads)
     choose_tokens(const __grid_constant__ ChooseArgs a, choose::Exchange* exchange) {
-  __shared__ uint64_t shared[choose::kWarps];
+  __shared__ choose::DrawShared shared;
   choose::choose_block(a, exchange, shared);
 }
 

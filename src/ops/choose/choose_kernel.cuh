@@ -1,15 +1,10 @@
-// The largest logit of a row: several blocks a row, the last of which writes.
+// The token of a row: several blocks look for the largest logit, the last of them to come draws.
 #pragma once
 
-#include <bit>
-
-#include "ops/choose/choose.h"
-#include "ops/device/rows.cuh"
-#include "ops/device/scalars.cuh"
+#include "ops/choose/draw_kernel.cuh"
 
 namespace fathom::ops::choose {
 
-inline constexpr int kThreads = 512, kWarps = kThreads / 32;
 inline constexpr int kPartLogits = kThreads * 16;  // of a block
 
 /// What the blocks of a row exchange. Zero at launch, and left so.
@@ -17,25 +12,6 @@ struct alignas(16) Exchange {
   uint64_t best;
   uint32_t arrived, pad;
 };
-
-/// Rises with the logit; of equal ones the lower id is the larger. kBad, which beats all: a logit was not finite.
-inline constexpr uint64_t kBad = ~0ull;
-FATHOM_DEVICE uint64_t rank_of(float v, int id) {
-  if (v - v != 0.0f) return kBad;
-  const auto bits = std::bit_cast<uint32_t>(v + 0.0f);  // one zero
-  const uint32_t rising = bits >> 31 ? ~bits : bits | 0x80000000u;
-  return uint64_t{rising} << 32 | (0xFFFFFFFFu - static_cast<uint32_t>(id));
-}
-
-#ifdef FATHOM_GPU_EMULATOR
-inline void raise(uint64_t* p, uint64_t v) {
-  *p = v > *p ? v : *p;
-}
-#else
-FATHOM_DEVICE void raise(uint64_t* p, uint64_t v) {
-  atomicMax(reinterpret_cast<unsigned long long*>(p), static_cast<unsigned long long>(v));
-}
-#endif
 
 FATHOM_DEVICE uint64_t larger(uint64_t a, uint64_t b) {
   return a > b ? a : b;
@@ -47,34 +23,53 @@ FATHOM_DEVICE uint64_t largest_of_warp(uint64_t v) {
   return v;
 }
 
-/// Grid (parts of kPartLogits logits, rows); kThreads threads; kWarps words of shared memory.
-FATHOM_DEVICE void choose_block(const ChooseArgs& a, Exchange* exchange, uint64_t* shared) {
+/// The first thread of the last block of a row: the largest of all. Other threads: 0.
+FATHOM_DEVICE uint64_t largest_of_row(Exchange& e, uint64_t best, uint64_t* part) {
+  best = largest_of_warp(best);
+  const int warp = device::thread_index() / 32, lane = device::thread_index() % 32;
+  if (lane == 0) part[warp] = best;
+  device::sync_block();
+  if (warp != 0) return 0;
+  best = largest_of_warp(lane < kWarps ? part[lane] : 0);
+  if (lane != 0) return 0;
+  raise(&e.best, best);
+  device::fence();
+  if (device::atomic_add(&e.arrived, 1u) + 1 != static_cast<uint32_t>(device::grid_x())) return 0;
+  device::fence();
+  best = device::load_l2(&e.best);
+  e.best = 0, e.arrived = 0;
+  return best;
+}
+
+/// Grid (parts of kPartLogits logits, rows); kThreads threads.
+FATHOM_DEVICE void choose_block(const ChooseArgs& a, Exchange* exchange, DrawShared& shared) {
   device::wait_for_previous_kernel();
   device::let_next_kernel_start();
-  const int row = device::block_y(), vocabulary = static_cast<int>(a.logits.size[1]);
+  const int r = device::block_y(), vocabulary = static_cast<int>(a.logits.size[1]);
   const int first = device::block_x() * kPartLogits + device::thread_index();
-  const float* logits = a.logits.data + row * a.logits.stride[0];
+  const float* logits = a.logits.data + r * a.logits.stride[0];
   uint64_t best = 0;
   FATHOM_UNROLL_8
   for (int i = 0; i < kPartLogits / kThreads; ++i) {
     const int id = first + i * kThreads;
     if (id < vocabulary) best = larger(best, rank_of(logits[id], id));
   }
-  best = largest_of_warp(best);
-  const int warp = device::thread_index() / 32, lane = device::thread_index() % 32;
-  if (lane == 0) shared[warp] = best;
+  best = largest_of_row(exchange[r], best, shared.part);
+  if (device::thread_index() == 0) shared.below[0] = best;
   device::sync_block();
-  if (warp != 0) return;
-  best = largest_of_warp(lane < kWarps ? shared[lane] : 0);
-  if (lane != 0) return;
-  Exchange& e = exchange[row];
-  raise(&e.best, best);
-  device::fence();
-  if (device::atomic_add(&e.arrived, 1u) + 1 != static_cast<uint32_t>(device::grid_x())) return;
-  device::fence();
-  best = device::load_l2(&e.best);
-  a.token(row) = best == kBad ? -1 : static_cast<int32_t>(0xFFFFFFFFu - static_cast<uint32_t>(best));
-  e.best = 0, e.arrived = 0;
+  best = shared.below[0];
+  if (best == 0) return;  // not the last block
+  const RowSampling how = a.sampling.data ? a.sampling(r) : RowSampling{};
+  int32_t* token = &a.token(r);
+  if (best == kBad || how.scale == 0) {
+    if (device::thread_index() == 0) *token = best == kBad ? kRowNotFinite : id_of(best);
+    return;
+  }
+  const Row row{logits, vocabulary, logit_of(best), how};
+  if (how.filters())
+    draw_filtered(row, shared, token);
+  else
+    draw_in_order(row, shared, token);
 }
 
 }  // namespace fathom::ops::choose

@@ -1,10 +1,10 @@
-// The variants of choose. The workspace of sm80 must be zeroed once. On the processor the reference is the only one:
-// the sampler reads the logits there anyway.
+// The variants of choose. The workspace of sm80 must be zeroed once.
 #include "ops/choose/choose.h"
 
 namespace fathom::ops {
 
 void choose_ref(const ChooseArgs& a, const Launch&);
+void choose_cpu(const ChooseArgs& a, const Launch&);
 
 #ifdef FATHOM_HAVE_CUDA
 size_t choose_workspace(const ChooseArgs& a, const DeviceInfo& d);
@@ -23,7 +23,7 @@ bool sm80_can_run(const ChooseArgs& a, const DeviceInfo& d) {
 Variants<ChooseArgs> choose_variants() {
   static constexpr Variant<ChooseArgs> all[] = {
       {"ref", Backend::cpu, always<ChooseArgs>, nullptr, choose_ref},
-      {"cpu", Backend::cpu, always<ChooseArgs>, nullptr, choose_ref},
+      {"cpu", Backend::cpu, always<ChooseArgs>, nullptr, choose_cpu},
 #ifdef FATHOM_HAVE_CUDA
       {"sm80", Backend::cuda, sm80_can_run, choose_workspace, choose_sm80},
 #endif
