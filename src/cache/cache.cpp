@@ -40,19 +40,25 @@ int32_t checked_pages(int64_t n, const char* what) {
 }  // namespace
 
 Cache::Cache(const ModelConfig& config, const CacheBudget& budget, std::shared_ptr<ops::ComputeDevice> device)
+    : Cache(config, budget, std::vector{std::move(device)}) {}
+
+Cache::Cache(const ModelConfig& config, const CacheBudget& budget,
+             const std::vector<std::shared_ptr<ops::ComputeDevice>>& devices)
     : config_(config),
       budget_(budget),
       windows_(checked_pages(pool_pages(budget).window, "window rows")),
       entries_(checked_pages(pool_pages(budget).entry, "entries")),
-      sequences_(static_cast<size_t>(budget.sequences)),
-      memory_(make_memory(device)) {
+      sequences_(static_cast<size_t>(budget.sequences)) {
   for (int32_t i = budget.sequences - 1; i >= 0; --i) free_ids_.push_back(i);
   for (auto i = static_cast<int32_t>(states_of(budget)) - 1; i >= 0; --i) free_states_.push_back(i);
-  SizeMemory size(std::move(device));
-  make_layers(size);
-  layers_.clear();
-  memory_->reserve(size.allocated());
-  make_layers(*memory_);
+  for (const auto& device : devices) {
+    SizeMemory size(device);
+    make_layers(size);
+    Twin twin{make_memory(device), {}};
+    twin.memory->reserve(size.allocated());
+    twin.layers = make_layers(*twin.memory);
+    twins_.push_back(std::move(twin));
+  }
 }
 
 int64_t Cache::bytes_needed(const ModelConfig& c, const CacheBudget& b) {
@@ -71,7 +77,8 @@ int64_t Cache::bytes_needed(const ModelConfig& c, const CacheBudget& b) {
   return bytes;
 }
 
-void Cache::make_layers(WeightMemory& memory) {
+std::vector<LayerCache> Cache::make_layers(WeightMemory& memory) const {
+  std::vector<LayerCache> layers;
   const auto format = ops::RowFormat::v4;
   const auto floats = [&](int64_t ring, int64_t width) {
     const int64_t states = states_of(budget_), count = states * ring * width;
@@ -98,8 +105,9 @@ void Cache::make_layers(WeightMemory& memory) {
       layer.index_state_k = floats(kRing4, 2 * config_.index_head_dim);
       layer.index_state_g = floats(kRing4, 2 * config_.index_head_dim);
     }
-    layers_.push_back(layer);
+    layers.push_back(layer);
   }
+  return layers;
 }
 
 Cache::Sequence& Cache::at(SequenceId id) {
@@ -303,30 +311,35 @@ int32_t Cache::entry_write_row(SequenceId id, int ratio, int64_t entry) const {
 }
 
 void Cache::copy_window_page(int32_t from, int32_t to) {
-  ops::ComputeDevice& device = memory_->device();
-  for (const LayerCache& l : layers_)
-    device.copy(l.window.data + to * l.window.stride, l.window.data + from * l.window.stride,
-                static_cast<size_t>(l.window.stride));
+  for (const Twin& twin : twins_)
+    for (const LayerCache& l : twin.layers)
+      twin.memory->device().copy(l.window.data + to * l.window.stride, l.window.data + from * l.window.stride,
+                                 static_cast<size_t>(l.window.stride));
 }
 
 void Cache::copy_entry_page(int32_t from, int32_t to) {
-  ops::ComputeDevice& device = memory_->device();
-  for (const LayerCache& l : layers_) {
-    if (l.entries.data)
-      device.copy(l.entries.data + to * l.entries.stride, l.entries.data + from * l.entries.stride,
-                  static_cast<size_t>(l.entries.stride));
-    if (l.index.data)
-      device.copy(l.index.data + to * l.index.stride, l.index.data + from * l.index.stride,
-                  static_cast<size_t>(l.index.stride));
+  for (const Twin& twin : twins_) {
+    ops::ComputeDevice& device = twin.memory->device();
+    for (const LayerCache& l : twin.layers) {
+      if (l.entries.data)
+        device.copy(l.entries.data + to * l.entries.stride, l.entries.data + from * l.entries.stride,
+                    static_cast<size_t>(l.entries.stride));
+      if (l.index.data)
+        device.copy(l.index.data + to * l.index.stride, l.index.data + from * l.index.stride,
+                    static_cast<size_t>(l.index.stride));
+    }
   }
 }
 
 void Cache::copy_state(int32_t from, int32_t to) {
-  ops::ComputeDevice& device = memory_->device();
-  const auto copy = [&](const View<float, 3>& v) {
-    if (v.data) device.copy(&v(to, 0, 0), &v(from, 0, 0), static_cast<size_t>(v.stride[0]) * sizeof(float));
-  };
-  for (const LayerCache& l : layers_) copy(l.state_k), copy(l.state_g), copy(l.index_state_k), copy(l.index_state_g);
+  for (const Twin& twin : twins_) {
+    const auto copy = [&](const View<float, 3>& v) {
+      if (v.data)
+        twin.memory->device().copy(&v(to, 0, 0), &v(from, 0, 0), static_cast<size_t>(v.stride[0]) * sizeof(float));
+    };
+    for (const LayerCache& l : twin.layers)
+      copy(l.state_k), copy(l.state_g), copy(l.index_state_k), copy(l.index_state_g);
+  }
 }
 
 Cache::Usage Cache::usage() const {
@@ -336,7 +349,7 @@ Cache::Usage Cache::usage() const {
           entries_.free(),
           budget_.sequences,
           static_cast<int32_t>(free_ids_.size()),
-          static_cast<int64_t>(memory_->allocated()),
+          static_cast<int64_t>(twins_.front().memory->allocated()),
           windows_.cached(),
           entries_.cached(),
           budget_.snapshots,

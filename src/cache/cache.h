@@ -65,6 +65,10 @@ class Cache {
   /// In the memory of `device`, whose stream the model works on.
   Cache(const ModelConfig& config, const CacheBudget& budget,
         std::shared_ptr<ops::ComputeDevice> device = ops::host_device());
+  /// The same in the memory of each of the ranks of a model: twins, which hold the same bits as long as the ranks write
+  /// the same. Rank 0's first.
+  Cache(const ModelConfig& config, const CacheBudget& budget,
+        const std::vector<std::shared_ptr<ops::ComputeDevice>>& devices);
 
   /// Bytes that a cache of this budget takes, before making it.
   static int64_t bytes_needed(const ModelConfig& config, const CacheBudget& budget);
@@ -98,7 +102,9 @@ class Cache {
   void trim_window(SequenceId id, int64_t keep) { drop_old_windows(at(id), keep); }
 
   /// What layer `i` reads and writes; drafts follow the backbone's layers.
-  std::span<const LayerCache> layers() const { return layers_; }
+  std::span<const LayerCache> layers(int rank = 0) const { return twins_[static_cast<size_t>(rank)].layers; }
+  int ranks() const { return static_cast<int>(twins_.size()); }
+  ops::ComputeDevice& device(int rank) const { return twins_[static_cast<size_t>(rank)].memory->device(); }
 
   // For building a step's batch.
   int32_t state_slot(SequenceId id) const { return at(id).state; }
@@ -156,7 +162,7 @@ class Cache {
 
   Sequence& at(SequenceId id);
   const Sequence& at(SequenceId id) const;
-  void make_layers(WeightMemory& memory);
+  std::vector<LayerCache> make_layers(WeightMemory& memory) const;
   void copy_window_page(int32_t from, int32_t to);
   void copy_entry_page(int32_t from, int32_t to);
   void copy_state(int32_t from, int32_t to);
@@ -174,8 +180,12 @@ class Cache {
   std::vector<int32_t> free_ids_, free_states_;
   int32_t snapshots_used_ = 0;
   std::vector<Sequence> sequences_;
-  std::unique_ptr<WeightMemory> memory_;
-  std::vector<LayerCache> layers_;
+  /// The pools on one rank.
+  struct Twin {
+    std::unique_ptr<WeightMemory> memory;
+    std::vector<LayerCache> layers;
+  };
+  std::vector<Twin> twins_;
 };
 
 }  // namespace fathom

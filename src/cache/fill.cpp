@@ -60,17 +60,23 @@ void fill_ring(const View<float, 3>& ring, uint64_t seed, ops::ComputeDevice& de
 
 }  // namespace
 
-void fill_cache(const Cache& cache, ops::ComputeDevice& device, uint64_t seed) {
-  if (device.only_counts()) return;
-  uint64_t layer = 0;
-  for (const LayerCache& l : cache.layers()) {
-    const uint64_t own = random_word(seed, ++layer);
-    fill_pool(l.window, cache.windows().total(), own + 1, device, draw_row);
-    fill_pool(l.entries, cache.entries().total(), own + 2, device, draw_row);
-    fill_pool(l.index, cache.entries().total(), own + 3, device, draw_index_row);
-    fill_ring(l.state_k, own + 4, device), fill_ring(l.state_g, own + 5, device);
-    fill_ring(l.index_state_k, own + 6, device), fill_ring(l.index_state_g, own + 7, device);
+void fill_cache(const Cache& cache, ops::ComputeDevice& own_device, uint64_t seed) {
+  if (own_device.only_counts()) return;
+  for (int rank = 0; rank < cache.ranks(); ++rank) {
+    ops::ComputeDevice& device = cache.device(rank);
+    device.bind();
+    uint64_t layer = 0;
+    for (const LayerCache& l : cache.layers(rank)) {
+      const uint64_t own = random_word(seed, ++layer);
+      fill_pool(l.window, cache.windows().total(), own + 1, device, draw_row);
+      fill_pool(l.entries, cache.entries().total(), own + 2, device, draw_row);
+      fill_pool(l.index, cache.entries().total(), own + 3, device, draw_index_row);
+      fill_ring(l.state_k, own + 4, device), fill_ring(l.state_g, own + 5, device);
+      fill_ring(l.index_state_k, own + 6, device), fill_ring(l.index_state_g, own + 7, device);
+    }
+    device.synchronize("filling the cache");
   }
+  own_device.bind();
 }
 
 }  // namespace fathom

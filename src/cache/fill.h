@@ -7,7 +7,7 @@
 namespace fathom {
 
 /// Rows, entries, index keys and compressor states of all layers. Rows have channels near 1; the pages of a pool repeat
-/// after kDifferentPages.
+/// after kDifferentPages. The same bits on all ranks. `device` is rank 0's and stays the thread's.
 void fill_cache(const Cache& cache, ops::ComputeDevice& device, uint64_t seed);
 inline constexpr int64_t kDifferentPages = 64;
 

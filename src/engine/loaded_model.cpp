@@ -48,37 +48,63 @@ SamplingParams read_recommended(const std::filesystem::path& file, int64_t vocab
   return params;
 }
 
+/// What all ranks together load.
+uint64_t total_bytes(const OpenedModel& opened, LoadOptions options) {
+  uint64_t bytes = 0;
+  for (int r = 0; r < opened.ranks; ++r) {
+    options.shard = {r, opened.ranks};
+    bytes += weight_bytes(*opened.source, options);
+  }
+  return bytes;
+}
+
 }  // namespace
 
 OpenedModel open_model(const ModelChoice& choice) {
   if (!choice.synthetic.empty()) {
     auto source = synthetic_source(choice.synthetic);
+    check_shards(source->config(), choice.ranks);
     text::Tokenizer tokenizer = stand_in_tokenizer(source->config().vocab_size);
-    return {std::move(source), std::move(tokenizer), SamplingParams{}};
+    return {std::move(source), std::move(tokenizer), SamplingParams{}, choice.ranks};
   }
   const std::filesystem::path folder(choice.folder);
   Checkpoint checkpoint(folder);
+  check_shards(checkpoint.config(), choice.ranks);
   text::Tokenizer tokenizer = text::Tokenizer::load(folder / "tokenizer.json");
   const int64_t vocab = checkpoint.config().vocab_size;
   if (tokenizer.vocab_size() > vocab)
     fail("{}: the tokenizer has ids up to {}, but the model only {} rows (vocab_size in config.json)",
          printable((folder / "tokenizer.json").string(), 400), tokenizer.vocab_size() - 1, vocab);
   SamplingParams recommended = read_recommended(folder / "generation_config.json", vocab);
-  return {checkpoint_source(std::move(checkpoint)), std::move(tokenizer), std::move(recommended)};
+  return {checkpoint_source(std::move(checkpoint)), std::move(tokenizer), std::move(recommended), choice.ranks};
 }
 
 std::unique_ptr<LoadedModel> load_model(OpenedModel opened, std::shared_ptr<ops::ComputeDevice> device,
                                         const LoadOptions& options) {
   const auto start = std::chrono::steady_clock::now();
-  Progress progress("loading weights", opened.source->total_bytes());
+  const auto devices = ops::devices_like(device, opened.ranks);
+  const uint64_t all = opened.ranks == 1 ? opened.source->total_bytes() : total_bytes(opened, options);
+  Progress progress("loading weights", all);
+  uint64_t before = 0, now = 0;  // bytes of earlier ranks, and of this one
   LoadOptions load = options;
-  load.progress = [&](uint64_t done, uint64_t total) {
+  load.progress = [&](uint64_t done, uint64_t) {
     throw_if_interrupted("loading weights");
-    progress.update(done);
-    if (options.progress) options.progress(done, total);
+    now = done;
+    progress.update(before + done);
+    if (options.progress) options.progress(before + done, all);
   };
-  Weights weights = load_weights(*opened.source, make_memory(std::move(device)), load);
-  weights.memory->device().synchronize("loading weights");
+  std::vector<Weights> ranks;
+  for (int r = 0; r < opened.ranks; ++r) {
+    devices[static_cast<size_t>(r)]->bind();
+    load.shard = {r, opened.ranks};
+    ranks.push_back(load_weights(*opened.source, make_memory(devices[static_cast<size_t>(r)]), load));
+    ranks.back().memory->device().synchronize("loading weights");
+    before += now, now = 0;
+  }
+  device->bind();
+  Weights weights = std::move(ranks.front());
+  for (size_t r = 1; r < ranks.size(); ++r)
+    weights.others.push_back(std::make_shared<const Weights>(std::move(ranks[r])));
   auto model = std::make_unique<LoadedModel>(LoadedModel{
       std::move(opened.source), std::move(weights), std::move(opened.tokenizer), std::move(opened.recommended), 0});
   model->load_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

@@ -36,6 +36,7 @@ struct LoadedModel {
 struct ModelChoice {
   std::string folder;
   std::string synthetic;  // not empty: instead of the folder
+  int ranks = 1;          // parts that the model is divided into, each on a device of its own
 
   std::string shown() const { return synthetic.empty() ? folder : "synthetic " + synthetic; }
 };
@@ -45,14 +46,16 @@ struct OpenedModel {
   std::unique_ptr<WeightSource> source;
   text::Tokenizer tokenizer;
   SamplingParams recommended;
+  int ranks = 1;
 };
 
 /// Opens a model. Throws Error naming the file for anything missing, damaged or not supported, also when the tokenizer
-/// has more tokens than the model has rows. A synthetic model gets the tokenizer of engine/stand_in_tokenizer.h.
+/// has more tokens than the model has rows, or when the model cannot be divided over so many ranks. A synthetic model
+/// gets the tokenizer of engine/stand_in_tokenizer.h.
 OpenedModel open_model(const ModelChoice& choice);
 
-/// Loads the weights of an opened model into the memory of `device`, with a progress line for big ones; ends with
-/// Interrupted on a signal.
+/// Loads the weights of an opened model into the memory of `device` (rank 0's; the others are ops::devices_like), with
+/// a progress line for big ones; ends with Interrupted on a signal.
 std::unique_ptr<LoadedModel> load_model(OpenedModel opened, std::shared_ptr<ops::ComputeDevice> device,
                                         const LoadOptions& options = {});
 

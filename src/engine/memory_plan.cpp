@@ -26,6 +26,7 @@ MemoryPlan plan_memory(const WeightSource& source, const EngineOptions& options,
   std::shared_ptr<WeightMemory> memory = make_memory(counting);
   memory->reserve(weight_bytes(source, load));
   MemoryPlan plan;
+  plan.ranks = load.shard.size;
   const Weights weights = weight_shapes(source, std::move(memory), load);
   plan.weights = counting->allocated();
   {
@@ -42,10 +43,12 @@ MemoryPlan plan_memory(const WeightSource& source, const EngineOptions& options,
 }
 
 std::string text_of(const MemoryPlan& p) {
-  return fmt::format(
-      "memory plan: weights {} + cache {} + workspaces {} + {} recorded steps and kernels about {} = {}; {} of {} free",
-      size(p.weights), size(p.cache), size(p.workspaces), p.recorded, size(p.graphs), size(p.total()),
-      size(p.device_free), size(p.device_total));
+  return (p.ranks > 1 ? fmt::format("each of {} GPUs, ", p.ranks) : "") +
+         fmt::format(
+             "memory plan: weights {} + cache {} + workspaces {} + {} recorded steps and kernels about {} = {}; {} of "
+             "{} free",
+             size(p.weights), size(p.cache), size(p.workspaces), p.recorded, size(p.graphs), size(p.total()),
+             size(p.device_free), size(p.device_total));
 }
 
 std::string use_beside(const MemoryPlan& p, const ops::ComputeDevice& device) {
@@ -69,11 +72,20 @@ std::unique_ptr<LoadedModel> load_planned(OpenedModel opened, const EngineOption
                                           std::shared_ptr<ops::ComputeDevice> device,
                                           const std::function<void(const std::string&)>& say, MemoryPlan& plan) {
   LoadOptions load;
+  load.shard.size = opened.ranks;
+  if (opened.ranks > 1 && options.speculate != 0)
+    fail("speculation on several ranks: drafts need the whole model on one device; leave --speculate off");
   load.drafts = options.speculate != 0 && device->shares_host_memory();
   if (!device->shares_host_memory()) {
     plan = plan_memory(*opened.source, options, *device, load);
     if (say) say(text_of(plan));
     check_fits(plan, opened.source->name(), *device);
+    for (const auto& other : ops::devices_like(device, opened.ranks)) {
+      MemoryPlan there = plan;
+      const auto use = other->memory_use();
+      there.device_free = use.free, there.device_total = use.total;
+      check_fits(there, opened.source->name(), *other);
+    }
   }
   if (opened.source->synthetic() && say)
     say("note: synthetic weights and a tokenizer of single bytes: the text means nothing");

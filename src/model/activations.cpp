@@ -25,9 +25,9 @@ class Layout {
   size_t used_ = 0;
 };
 
-Activations lay_out(Layout& at, const ModelConfig& c, int64_t t, int64_t rows, bool features) {
-  const int64_t d = c.hidden_size, heads = c.num_heads, index_heads = c.index_heads,
-                z = int64_t{c.o_groups} * c.o_lora_rank;
+Activations lay_out(Layout& at, const ModelConfig& c, int ranks, int64_t t, int64_t rows, bool features) {
+  const int64_t d = c.hidden_size, heads = c.num_heads / ranks, index_heads = c.index_heads,
+                z = int64_t{c.o_groups} * c.o_lora_rank / ranks;
   Activations a;
   a.streams = at.take<bf16>(t, c.hc_streams, d);
   a.post = at.take<float>(t, c.hc_streams);
@@ -55,6 +55,10 @@ Activations lay_out(Layout& at, const ModelConfig& c, int64_t t, int64_t rows, b
   a.scores = at.take<float>(t, c.num_experts);
   a.expert = at.take<int32_t>(t, c.experts_per_token);
   a.weight = at.take<float>(t, c.experts_per_token);
+  if (ranks > 1) {
+    a.part = at.take<float>(t, d);
+    a.logits_part = at.take<float>(rows, c.vocab_size / ranks);
+  }
   a.hidden = at.take<bf16>(rows, d);
   a.normed = at.take<bf16>(rows, d);
   a.logits = at.take<float>(rows, c.vocab_size);
@@ -67,14 +71,14 @@ Activations lay_out(Layout& at, const ModelConfig& c, int64_t t, int64_t rows, b
 
 Activations ActivationMemory::get(int64_t tokens, int64_t rows) {
   Layout count(nullptr);
-  lay_out(count, config_, tokens, rows, features_);
+  lay_out(count, config_, shard_.size, tokens, rows, features_);
   if (count.used() > memory_.size()) {
     memory_ = {};  // frees the old memory before the new one is taken
     memory_ = ops::DeviceBuffer(device_, count.used());
     ++generation_;
   }
   Layout place(memory_.data());
-  return lay_out(place, config_, tokens, rows, features_);
+  return lay_out(place, config_, shard_.size, tokens, rows, features_);
 }
 
 }  // namespace fathom

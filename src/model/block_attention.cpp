@@ -127,12 +127,12 @@ void BlockOps::select(const StepBatch& batch, const LayerCache& cache) {
 
 void BlockOps::queries(const BlockWeights& block, View<const int32_t, 1> position) {
   const ops::QueryArgs query{act.q, position, frequencies(block.ratio), static_cast<float>(config_.rms_eps), true};
-  run(ops_.query, "query", query, 2 * bytes_of(act.q), 0, {act.x.size[0], config_.num_heads});
+  run(ops_.query, "query", query, 2 * bytes_of(act.q), 0, {act.x.size[0], act.q.size[1]});
 }
 
 void BlockOps::attend(const BlockWeights& block, View<const int32_t, 1> position, const ops::RowSet& window,
                       const ops::RowSet& extra, ops::RowFormat format) {
-  const int64_t tokens = act.x.size[0], heads = config_.num_heads;
+  const int64_t tokens = act.x.size[0], heads = act.q.size[1];
 
   ops::SparseAttentionArgs a;
   a.q = act.q, a.format = format;
@@ -150,11 +150,12 @@ void BlockOps::attend(const BlockWeights& block, View<const int32_t, 1> position
 void BlockOps::project_output(const AttentionWeights& w) {
   const int64_t tokens = act.x.size[0];
   ops::OutputProjectArgs out;
-  out.o = act.o, out.groups = config_.o_groups, out.wo_a = w.wo_a;
+  out.o = act.o, out.groups = static_cast<int32_t>(act.z.size[1] / config_.o_lora_rank), out.wo_a = w.wo_a;
   out.z = act.z, out.z_codes = act.zq.codes, out.z_scale = act.zq.scale;
   run(ops_.output_project, "output_project", out, bytes_of(w.wo_a) + bytes_of(act.o), 2 * tokens * w.wo_a.codes.count(),
       {tokens, w.wo_a.codes.size[1], w.wo_a.codes.size[0]});
   linear_fp8(act.zq, w.wo_b, act.y);
+  reduce(act.y);
 }
 
 }  // namespace fathom

@@ -32,19 +32,21 @@ inline Cost product(int64_t tokens, int64_t rows, int64_t columns, int64_t weigh
   return {weight_bytes, 2 * tokens * rows * columns};
 }
 
-/// Routed experts: each touched expert is read once.
+/// Routed experts [first, first + count): each touched expert is read once.
 inline Cost experts(const ops::ExpertWeight& w1, const ops::ExpertWeight& w2, View<const int32_t, 2> expert,
-                    int64_t count) {
+                    int32_t first, int32_t count) {
   std::vector<bool> seen(static_cast<size_t>(count), false);
-  int64_t distinct = 0;
+  int64_t distinct = 0, pairs = 0;
   for (int64_t t = 0; t < expert.size[0]; ++t) {
     for (int64_t i = 0; i < expert.size[1]; ++i) {
-      const auto e = static_cast<size_t>(expert(t, i));
+      if (expert(t, i) < first || expert(t, i) >= first + count) continue;
+      ++pairs;
+      const auto e = static_cast<size_t>(expert(t, i) - first);
       if (!seen[e]) seen[e] = true, ++distinct;
     }
   }
   const int64_t each = 2 * (w1.codes_stride + w1.scale_stride) + w2.codes_stride + w2.scale_stride;
-  return {distinct * each, 2 * expert.count() * 3 * w1.rows * w1.columns};
+  return {distinct * each, 2 * pairs * 3 * w1.rows * w1.columns};
 }
 
 }  // namespace fathom::cost

@@ -37,6 +37,26 @@ class CheckpointSource final : public WeightSource {
     memory.upload(to, bytes);
     checkpoint_->release(tensor);
   }
+  void put_part(const TensorInfo& tensor, const TensorPart& part, std::byte* to, WeightMemory& memory) const override {
+    const auto bytes = checkpoint_->bytes(tensor);
+    check_values(config(), tensor, bytes);
+    const size_t pitch = bytes.size() / static_cast<size_t>(tensor.shape.at(0)),
+                 width = static_cast<size_t>(part.bytes);
+    const auto rows =
+        bytes.subspan(static_cast<size_t>(part.first_row) * pitch, static_cast<size_t>(part.rows) * pitch);
+    if (width == pitch) {
+      memory.upload(to, rows);
+    } else {
+      std::vector<std::byte> dense;
+      dense.reserve(static_cast<size_t>(part.rows) * width);
+      for (size_t at = static_cast<size_t>(part.first_byte); at < rows.size(); at += pitch) {
+        const auto piece = rows.subspan(at, width);
+        dense.insert(dense.end(), piece.begin(), piece.end());
+      }
+      memory.upload(to, dense);
+    }
+    checkpoint_->release(tensor);
+  }
   void put_ids(const TensorInfo& tensor, std::byte* to, WeightMemory& memory) const override {
     check_values(config(), tensor, checkpoint_->bytes(tensor));
     const auto wide = checkpoint_->copy<int64_t>(tensor.name);
@@ -65,12 +85,16 @@ class Loader {
         config_(source.config()),
         layout_(source.layout()),
         options_(options),
-        shapes_only_(shapes_only) {}
+        shard_(options.shard),
+        shapes_only_(shapes_only) {
+    check_shards(config_, shard_.size);
+    if (options.drafts && shard_.size > 1) fail("drafts of a checkpoint need the whole model on one device");
+  }
 
   Weights load() {
     Weights w;
     w.embed = matrix<bf16>("embed.weight");
-    w.head = matrix<bf16>("head.weight");
+    w.head = matrix_rows<bf16>("head.weight");
     w.head_mix = head("");
     for (int i = 0; i < config_.num_layers; ++i)
       w.blocks.push_back(block(fmt::format("layers.{}", i), config_.ratio(i), config_.hash_routed(i), layout_.experts));
@@ -87,11 +111,11 @@ class Loader {
 
   void copy_to(const TensorInfo& tensor, std::byte* to) {
     if (!shapes_only_) source_.put(tensor, to, memory_);
-    count(tensor);
+    count(tensor.bytes);
   }
 
-  void count(const TensorInfo& tensor) {
-    done_ += tensor.bytes;
+  void count(uint64_t bytes) {
+    done_ += bytes;
     if (options_.progress && !shapes_only_) options_.progress(done_, source_.total_bytes());
   }
 
@@ -109,6 +133,41 @@ class Loader {
 
   ops::Fp8Weight fp8(const std::string& prefix) {
     return {matrix<e4m3>(prefix + ".weight"), matrix<e8m0>(prefix + ".scale")};
+  }
+
+  /// Puts a part of a tensor: `rows` of its rows from `first_row` on, columns likewise.
+  template <typename T>
+  View<const T, 2> part(const std::string& name, int64_t first_row, int64_t rows, int64_t first_column,
+                        int64_t columns) {
+    const TensorInfo& t = source_.info(name);
+    const auto each = static_cast<int64_t>(sizeof(T));
+    const TensorPart piece{first_row, rows, first_column * each, columns * each};
+    std::byte* to = memory_.allocate(static_cast<size_t>(rows * piece.bytes));
+    if (!shapes_only_) source_.put_part(t, piece, to, memory_);
+    count(static_cast<uint64_t>(rows * piece.bytes));
+    return View<const T, 2>(reinterpret_cast<const T*>(to), rows, columns);
+  }
+
+  /// This rank's rows of a matrix; all of them of a whole model.
+  template <typename T>
+  View<const T, 2> matrix_rows(const std::string& name) {
+    if (shard_.size == 1) return matrix<T>(name);
+    const auto& shape = source_.info(name).shape;
+    const int64_t rows = shape.at(0) / shard_.size;
+    return part<T>(name, shard_.rank * rows, rows, 0, shape.at(1));
+  }
+  template <typename T>
+  View<const T, 2> matrix_columns(const std::string& name) {
+    if (shard_.size == 1) return matrix<T>(name);
+    const auto& shape = source_.info(name).shape;
+    const int64_t columns = shape.at(1) / shard_.size;
+    return part<T>(name, 0, shape.at(0), shard_.rank * columns, columns);
+  }
+  ops::Fp8Weight fp8_rows(const std::string& prefix) {
+    return {matrix_rows<e4m3>(prefix + ".weight"), matrix_rows<e8m0>(prefix + ".scale")};
+  }
+  ops::Fp8Weight fp8_columns(const std::string& prefix) {
+    return {matrix_columns<e4m3>(prefix + ".weight"), matrix_columns<e8m0>(prefix + ".scale")};
   }
 
   MixWeights mix(const std::string& prefix, const std::string& half) {
@@ -131,12 +190,12 @@ class Loader {
     AttentionWeights a;
     a.wq_a = fp8(prefix + ".wq_a");
     a.wkv = fp8(prefix + ".wkv");
-    a.wq_b = fp8(prefix + ".wq_b");
-    a.wo_a = fp8(prefix + ".wo_a");
-    a.wo_b = fp8(prefix + ".wo_b");
+    a.wq_b = fp8_rows(prefix + ".wq_b");
+    a.wo_a = fp8_rows(prefix + ".wo_a");
+    a.wo_b = fp8_columns(prefix + ".wo_b");
     a.q_norm = vector<bf16>(prefix + ".q_norm.weight");
     a.kv_norm = vector<bf16>(prefix + ".kv_norm.weight");
-    a.sink = vector<float>(prefix + ".attn_sink");
+    a.sink = sink(prefix + ".attn_sink");
     if (ratio > 0) a.compressor = compressor(prefix + ".compressor");
     if (ratio == 4) {
       a.indexer = IndexerWeights{fp8(prefix + ".indexer.wq_b"), matrix<bf16>(prefix + ".indexer.weights_proj.weight"),
@@ -145,18 +204,24 @@ class Loader {
     return a;
   }
 
+  View<const float, 1> sink(const std::string& name) {
+    if (shard_.size == 1) return vector<float>(name);
+    const int64_t heads = source_.info(name).count() / shard_.size;
+    return View<const float, 1>(part<float>(name, shard_.rank * heads, heads, 0, 1).data, heads);
+  }
+
   /// tid2eid is stored as I64; ops take int32.
   View<const int32_t, 2> expert_table(const std::string& name) {
     const TensorInfo& t = source_.info(name);
     std::byte* to = memory_.allocate(static_cast<size_t>(t.count()) * sizeof(int32_t));
     if (!shapes_only_) source_.put_ids(t, to, memory_);
-    count(t);
+    count(t.bytes);
     return View<const int32_t, 2>(reinterpret_cast<const int32_t*>(to), t.shape.at(0), t.shape.at(1));
   }
 
-  /// Stacks the same matrix of every expert.
-  ops::ExpertWeight experts(const std::string& prefix, const char* which, WeightFormat format, int64_t rows,
-                            int64_t columns) {
+  /// Stacks the same matrix of every expert that `m` has.
+  ops::ExpertWeight experts(const std::string& prefix, const MoeWeights& m, const char* which, WeightFormat format,
+                            int64_t rows, int64_t columns) {
     const auto name = [&](int e, const char* part) {
       return fmt::format("{}.experts.{}.{}.{}", prefix, e, which, part);
     };
@@ -169,12 +234,13 @@ class Loader {
     const char* scale_part = w.format == ops::ExpertFormat::nvfp4 ? "weight_scale" : "scale";
     w.codes_stride = rows * w.code_row_bytes();
     w.scale_stride = (w.format == ops::ExpertFormat::fp8 ? (rows + 127) / 128 : rows) * w.scale_columns();
-    std::byte* codes = memory_.allocate(static_cast<size_t>(w.codes_stride * config_.num_experts));
-    std::byte* scale = memory_.allocate(static_cast<size_t>(w.scale_stride * config_.num_experts));
+    std::byte* codes = memory_.allocate(static_cast<size_t>(w.codes_stride * m.count));
+    std::byte* scale = memory_.allocate(static_cast<size_t>(w.scale_stride * m.count));
     std::vector<float> global;
-    for (int e = 0; e < config_.num_experts; ++e) {
-      copy_to(source_.info(name(e, "weight")), codes + e * w.codes_stride);
-      copy_to(source_.info(name(e, scale_part)), scale + e * w.scale_stride);
+    for (int i = 0; i < m.count; ++i) {
+      const int e = m.first + i;
+      copy_to(source_.info(name(e, "weight")), codes + i * w.codes_stride);
+      copy_to(source_.info(name(e, scale_part)), scale + i * w.scale_stride);
       if (w.format != ops::ExpertFormat::nvfp4) continue;
       global.push_back(shapes_only_ ? 1.0f : source_.factor(source_.info(name(e, "weight_scale_2"))));
     }
@@ -191,17 +257,22 @@ class Loader {
   MoeWeights moe(const std::string& prefix, bool hash, WeightFormat format) {
     const int64_t d = config_.hidden_size, inner = config_.moe_intermediate_size;
     MoeWeights m;
+    m.count = config_.num_experts / shard_.size, m.first = shard_.rank * m.count;
     m.gate = matrix<bf16>(prefix + ".gate.weight");
     if (hash)
       m.table = expert_table(prefix + ".gate.tid2eid");
     else
       m.bias = vector<float>(prefix + ".gate.bias");
-    m.w1 = experts(prefix, "w1", format, inner, d);
-    m.w3 = experts(prefix, "w3", format, inner, d);
-    m.w2 = experts(prefix, "w2", format, d, inner);
-    m.shared_w1 = fp8(prefix + ".shared_experts.w1");
-    m.shared_w3 = fp8(prefix + ".shared_experts.w3");
-    m.shared_w2 = fp8(prefix + ".shared_experts.w2");
+    m.w1 = experts(prefix, m, "w1", format, inner, d);
+    m.w3 = experts(prefix, m, "w3", format, inner, d);
+    m.w2 = experts(prefix, m, "w2", format, d, inner);
+    // The inner width is cut where every rank gets whole blocks of 128; otherwise rank 0 has the shared expert.
+    const std::string shared = prefix + ".shared_experts.";
+    const bool cut = source_.info(shared + "w1.weight").shape.at(0) % (int64_t{128} * shard_.size) == 0;
+    if (!cut && shard_.rank > 0) return m;
+    m.shared_w1 = cut ? fp8_rows(shared + "w1") : fp8(shared + "w1");
+    m.shared_w3 = cut ? fp8_rows(shared + "w3") : fp8(shared + "w3");
+    m.shared_w2 = cut ? fp8_columns(shared + "w2") : fp8(shared + "w2");
     return m;
   }
 
@@ -229,6 +300,7 @@ class Loader {
   const ModelConfig& config_;
   const CheckpointLayout& layout_;
   const LoadOptions& options_;
+  const Shard shard_;
   bool shapes_only_;
   uint64_t done_ = 0;
 };
@@ -238,10 +310,30 @@ Weights load(const WeightSource& source, std::shared_ptr<WeightMemory> memory, c
   Weights w = Loader(source, *memory, options, shapes_only).load();
   w.memory = std::move(memory);
   w.layout = source.layout();
+  w.shard = options.shard;
   return w;
 }
 
 }  // namespace
+
+void check_shards(const ModelConfig& c, int size) {
+  const auto divides = [&](int64_t n, const char* what) {
+    if (n % size != 0)
+      fail("tensor parallel over {} ranks: the model's {} {} do not divide; choose a divisor of {}", size, n, what, n);
+  };
+  if (size < 1) fail("tensor parallel over {} ranks: at least 1", size);
+  divides(c.o_groups, "groups of heads (o_groups)");
+  divides(c.num_experts, "routed experts");
+  divides(c.vocab_size, "rows of the vocabulary");
+  if (size > 1 && c.o_lora_rank % 128 != 0)
+    fail("tensor parallel: o_lora_rank {} is no multiple of the 128 columns that share a scale", c.o_lora_rank);
+}
+
+std::vector<std::shared_ptr<ops::ComputeDevice>> Weights::devices() const {
+  std::vector<std::shared_ptr<ops::ComputeDevice>> all{memory->shared_device()};
+  for (const auto& other : others) all.push_back(other->memory->shared_device());
+  return all;
+}
 
 std::unique_ptr<WeightSource> checkpoint_source(Checkpoint checkpoint) {
   return std::make_unique<CheckpointSource>(std::move(checkpoint));

@@ -72,6 +72,17 @@ class SyntheticSource final : public WeightSource {
     args.seed = seed_ ^ fnv1a(tensor.name);
     ops::fill(args, memory.device());
   }
+  /// Made whole and then cut, so that all ranks together have the bits of the whole model.
+  void put_part(const TensorInfo& tensor, const TensorPart& part, std::byte* to, WeightMemory& memory) const override {
+    ops::ComputeDevice& device = memory.device();
+    const ops::DeviceBuffer whole(device, (tensor.bytes + 7) / 8 * 8);
+    put(tensor, whole.data(), memory);
+    const size_t pitch = tensor.bytes / static_cast<size_t>(tensor.shape.at(0));
+    device.copy_rows(to, static_cast<size_t>(part.bytes),
+                     whole.data() + static_cast<size_t>(part.first_row) * pitch + static_cast<size_t>(part.first_byte),
+                     pitch, static_cast<size_t>(part.bytes), part.rows);
+    device.synchronize("filling weights");
+  }
   void put_ids(const TensorInfo& tensor, std::byte* to, WeightMemory& memory) const override {
     ops::FillArgs args;
     args.kind = ops::FillKind::ids;

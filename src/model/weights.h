@@ -85,10 +85,11 @@ struct AttentionWeights {
 };
 
 struct MoeWeights {
+  int32_t first = 0, count = 0;  // routed experts that w1, w2, w3 hold: all, or a rank's
   View<const bf16, 2> gate;      // [E, d]
   View<const float, 1> bias;     // [E]; empty in hash layers
   View<const int32_t, 2> table;  // [V, k]; hash layers only
-  ops::ExpertWeight w1, w2, w3;
+  ops::ExpertWeight w1, w2, w3;  // of `count` experts
   ops::Fp8Weight shared_w1, shared_w2, shared_w3;
 };
 
@@ -114,19 +115,42 @@ struct DsparkWeights {
   View<const bf16, 1> confidence;            // [d + r]
 };
 
+/// One part of a model that is divided over several ranks. Spec 2.10, docs/decisions/0008: a rank has its share of the
+/// query heads (wq_b, sink, wo_a, columns of wo_b), of the routed experts, of the shared expert's inner width and of
+/// the rows of `head`. All else is whole on every rank.
+struct Shard {
+  int rank = 0, size = 1;
+  friend bool operator==(const Shard&, const Shard&) = default;
+};
+
+/// Throws Error, saying what does not divide, when the model cannot be divided over `size` ranks.
+void check_shards(const ModelConfig& config, int size);
+
 struct Weights {
-  View<const bf16, 2> embed, head;  // [V, d]
+  View<const bf16, 2> embed, head;  // [V, d]; a rank's head [V / size, d]
   HeadWeights head_mix;
   std::vector<BlockWeights> blocks;
   std::optional<DsparkWeights> dspark;  // loaded only when asked for
   std::shared_ptr<WeightMemory> memory;
   CheckpointLayout layout;
+  Shard shard;
+  std::vector<std::shared_ptr<const Weights>> others;  // rank 0 of several: those of ranks 1, 2, ...
+
+  /// Of all ranks, this one first.
+  std::vector<std::shared_ptr<ops::ComputeDevice>> devices() const;
 };
 
 struct LoadOptions {
-  bool drafts = false;  // load the draft stages too
+  bool drafts = false;  // load the draft stages too; of a whole model only
+  Shard shard{};        // which part to load
   /// Called with the bytes loaded so far and in all; may be empty.
   std::function<void(uint64_t done, uint64_t total)> progress;
+};
+
+/// Some rows of a row-major tensor, and some bytes of each.
+struct TensorPart {
+  int64_t first_row = 0, rows = 0;
+  int64_t first_byte = 0, bytes = 0;
 };
 
 /// Where the tensors of a model come from: a checkpoint, or a generator.
@@ -144,7 +168,10 @@ class WeightSource {
   virtual const TensorInfo& info(const std::string& name) const = 0;
   /// Puts a tensor into memory; throws Error for values that a model cannot have.
   virtual void put(const TensorInfo& tensor, std::byte* to, WeightMemory& memory) const = 0;
-  /// The same for a table of I64 ids, as int32.
+  /// The same for a part, densely.
+  virtual void put_part(const TensorInfo& tensor, const TensorPart& part, std::byte* to,
+                        WeightMemory& memory) const = 0;
+  /// put() for a table of I64 ids, as int32.
   virtual void put_ids(const TensorInfo& tensor, std::byte* to, WeightMemory& memory) const = 0;
   /// The value of a tensor that holds one (NVFP4's weight_scale_2).
   virtual float factor(const TensorInfo& tensor) const = 0;

@@ -9,7 +9,7 @@ namespace fathom::ops {
 
 #ifdef FATHOM_HAVE_CUDA
 /// Null and the reason when there is none.
-std::shared_ptr<ComputeDevice> open_cuda(std::string& why);
+std::shared_ptr<ComputeDevice> open_cuda(std::string& why, int ordinal);
 #endif
 
 namespace {
@@ -84,10 +84,32 @@ std::shared_ptr<ComputeDevice> open_device(std::string_view name) {
   if (name != "cuda" && name != "auto") fail("device {}: there are cpu, cuda and auto", name);
   std::string why = "this build has no CUDA kernels";
 #ifdef FATHOM_HAVE_CUDA
-  if (auto device = open_cuda(why)) return device;
+  if (auto device = open_cuda(why, 0)) return device;
 #endif
   if (name == "auto") return host_device();
   fail("device cuda: {}", why);
+}
+
+std::vector<std::shared_ptr<ComputeDevice>> devices_like(const std::shared_ptr<ComputeDevice>& first, int count) {
+  std::vector<std::shared_ptr<ComputeDevice>> all{first};
+  while (static_cast<int>(all.size()) < count) {
+    if (first->shares_host_memory() || first->only_counts()) {
+      all.push_back(first);
+      continue;
+    }
+#ifdef FATHOM_HAVE_CUDA
+    std::string why;
+    auto next = open_cuda(why, static_cast<int>(all.size()));
+    first->bind();
+    if (!next) fail("{} GPUs are needed, but GPU {}: {}", count, all.size(), why);
+    if (next->info().compute_capability != first->info().compute_capability ||
+        next->info().sm_count != first->info().sm_count)
+      fail("tensor parallel needs GPUs of one kind: GPU 0 is {}, GPU {} is {}", first->name(), all.size(),
+           next->name());
+    all.push_back(std::move(next));
+#endif
+  }
+  return all;
 }
 
 }  // namespace fathom::ops

@@ -11,6 +11,7 @@
 #include <string_view>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "base/recorder.h"
 #include "ops/op.h"
@@ -41,6 +42,10 @@ class ComputeDevice {
   virtual bool shares_host_memory() const = 0;
   virtual void* stream() const = 0;
   virtual DeviceMemoryUse memory_use() const { return {}; }
+  /// Its number among devices of its kind.
+  virtual int ordinal() const { return 0; }
+  /// The calling thread is about to use this device: every thread calls it once, and again for another device.
+  virtual void bind() const {}
   /// What a trace says of the device; no name: nothing.
   virtual DeviceFacts facts() const { return {}; }
   /// True for a device that hands out addresses and runs nothing: what is built on it says how much memory it takes.
@@ -58,6 +63,12 @@ class ComputeDevice {
   /// Device to host; done when this returns.
   virtual void download(void* to, const void* from, size_t bytes) = 0;
   virtual void copy(void* to, const void* from, size_t bytes) = 0;
+  /// The first `bytes` of each of `rows` rows.
+  virtual void copy_rows(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t bytes, int64_t rows) {
+    for (int64_t r = 0; r < rows; ++r)
+      copy(static_cast<std::byte*>(to) + static_cast<size_t>(r) * to_pitch,
+           static_cast<const std::byte*>(from) + static_cast<size_t>(r) * from_pitch, bytes);
+  }
   virtual void zero(void* to, size_t bytes) = 0;
   /// Waits; `doing` names what failed in the message.
   virtual void synchronize(const char* doing) = 0;
@@ -80,6 +91,9 @@ class ComputeDevice {
 std::shared_ptr<ComputeDevice> host_device();
 /// "cpu", "cuda", or "auto": the GPU where there is one. Throws Error saying why there is no such device.
 std::shared_ptr<ComputeDevice> open_device(std::string_view name);
+/// `count` devices of the kind of `first`, which is one of them: the processor itself each time, or GPUs 0, 1, ...
+/// Throws Error when there are fewer, or when they are not alike.
+std::vector<std::shared_ptr<ComputeDevice>> devices_like(const std::shared_ptr<ComputeDevice>& first, int count);
 
 /// Stands in for a device to find out what a model, a cache and their scratch memory take before anything is allocated.
 /// The addresses it gives must not be read or written.

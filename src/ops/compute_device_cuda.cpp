@@ -27,11 +27,28 @@ class CudaGraph final : public DeviceGraph {
   cudaStream_t stream_;
 };
 
+/// Makes a device the thread's for a while.
+class Current {
+ public:
+  explicit Current(int ordinal) {
+    cudaGetDevice(&before_);
+    if (before_ != ordinal) cudaSetDevice(ordinal), changed_ = true;
+  }
+  ~Current() {
+    if (changed_) cudaSetDevice(before_);
+  }
+  Current(const Current&) = delete;
+  Current& operator=(const Current&) = delete;
+
+ private:
+  int before_ = 0;
+  bool changed_ = false;
+};
+
 class CudaDevice final : public ComputeDevice {
  public:
-  CudaDevice() {
-    int ordinal = 0;
-    check(cudaGetDevice(&ordinal), "choosing a device");
+  explicit CudaDevice(int ordinal) : ordinal_(ordinal) {
+    const Current here(ordinal);
     cudaDeviceProp properties;
     check(cudaGetDeviceProperties(&properties, ordinal), "reading the device's properties");
     name_ = properties.name;
@@ -59,6 +76,7 @@ class CudaDevice final : public ComputeDevice {
     at_open_ = memory_use().free;
   }
   ~CudaDevice() override {
+    const Current here(ordinal_);
     for (int i = 0; i < kBranches; ++i) cudaEventDestroy(joined_[i]), cudaStreamDestroy(side_[i]);
     cudaEventDestroy(forked_);
     cudaStreamDestroy(main_);
@@ -69,13 +87,17 @@ class CudaDevice final : public ComputeDevice {
   bool shares_host_memory() const override { return false; }
   void* stream() const override { return stream_; }
   DeviceFacts facts() const override { return facts_; }
+  int ordinal() const override { return ordinal_; }
+  void bind() const override { check(cudaSetDevice(ordinal_), "choosing a device"); }
   DeviceMemoryUse memory_use() const override {
+    const Current here(ordinal_);
     size_t free = 0, total = 0;
     check(cudaMemGetInfo(&free, &total), "asking for free memory");
     return {static_cast<int64_t>(total), static_cast<int64_t>(free), at_open_};
   }
 
   std::byte* allocate(size_t bytes) override {
+    const Current here(ordinal_);
     void* data = nullptr;
     if (const auto code = cudaMalloc(&data, bytes); code != cudaSuccess) {
       cudaGetLastError();
@@ -87,7 +109,10 @@ class CudaDevice final : public ComputeDevice {
     return static_cast<std::byte*>(data);
   }
   /// Nothing of the stream may still use it, nor may a copy of another stream: cudaFree waits for the device.
-  void release(std::byte* data) noexcept override { cudaFree(data); }
+  void release(std::byte* data) noexcept override {
+    const Current here(ordinal_);
+    cudaFree(data);
+  }
   std::byte* allocate_host(size_t bytes) override {
     void* data = nullptr;
     check(cudaMallocHost(&data, bytes), "allocating host memory");
@@ -106,7 +131,14 @@ class CudaDevice final : public ComputeDevice {
   void copy(void* to, const void* from, size_t bytes) override {
     if (bytes > 0) check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream_), "copying on the device");
   }
+  void copy_rows(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t bytes, int64_t rows) override {
+    if (bytes > 0 && rows > 0)
+      check(cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, bytes, static_cast<size_t>(rows),
+                              cudaMemcpyDeviceToDevice, stream_),
+            "copying on the device");
+  }
   void zero(void* to, size_t bytes) override {
+    const Current here(ordinal_);
     if (bytes > 0) check(cudaMemsetAsync(to, 0, bytes, stream_), "clearing memory");
   }
   void synchronize(const char* doing) override { check(cudaStreamSynchronize(stream_), doing); }
@@ -140,6 +172,7 @@ class CudaDevice final : public ComputeDevice {
   }
 
  private:
+  const int ordinal_;
   DeviceInfo info_;
   DeviceFacts facts_;
   std::string name_;
@@ -165,13 +198,17 @@ class CudaDevice final : public ComputeDevice {
 
 }  // namespace
 
-std::shared_ptr<ComputeDevice> open_cuda(std::string& why) {
+std::shared_ptr<ComputeDevice> open_cuda(std::string& why, int ordinal) {
   int count = 0;
   if (const auto code = cudaGetDeviceCount(&count); code != cudaSuccess || count == 0) {
     why = code == cudaSuccess ? "there is no GPU" : cudaGetErrorString(code);
     return nullptr;
   }
-  auto device = std::make_shared<CudaDevice>();
+  if (ordinal >= count) {
+    why = "there are " + std::to_string(count);
+    return nullptr;
+  }
+  auto device = std::make_shared<CudaDevice>(ordinal);
   if (device->info().compute_capability >= 80) return device;
   why = device->name() + " is too old: compute capability 8.0 is the least";
   return nullptr;

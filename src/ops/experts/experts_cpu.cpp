@@ -59,7 +59,7 @@ void run_up(const ExpertsArgs& a, const ExpertPlan& plan, const ExpertTask& task
 void run_down(const ExpertsArgs& a, const ExpertPlan& plan, const ExpertTask& task) {
   const Weights w = weights_of(a, task.expert);
   const float* rows[kExpertTokens];
-  const int64_t m = task.count, d = a.y.size[1];
+  const int64_t m = task.count, d = a.x.size[1];
   for (int64_t r = 0; r < m; ++r) rows[r] = plan.hidden + plan.slot(task, r) * plan.hidden_pitch;
   auto* y = reinterpret_cast<float*>(
       cpu::thread_scratch<ProductScratch>(sizeof(float) * static_cast<size_t>(m) * kExpertRows));
@@ -70,11 +70,20 @@ void run_down(const ExpertsArgs& a, const ExpertPlan& plan, const ExpertTask& ta
 
 /// y = bf(parts of a token in the order of its experts, then the shared part).
 void sum_parts(const ExpertsArgs& a, const ExpertPlan& plan, int64_t t) {
-  const int64_t k = a.expert.size[1], n = a.y.size[1];
+  const int64_t k = a.expert.size[1], n = a.x.size[1];
   const bf16* parts[kMostParts];
-  for (int64_t e = 0; e < k; ++e) parts[e] = plan.part + (t * k + e) * n;
-  if (a.shared_w1.codes.data) parts[k] = plan.part + (a.x.size[0] * k + t) * n;
-  cpu::add_parts(parts, k + (a.shared_w1.codes.data ? 1 : 0), n, 1.0f, a.y[t].data);
+  int64_t count = 0;
+  for (int64_t e = 0; e < k; ++e)
+    if (cpu::local_expert(a, a.expert(t, e)) >= 0) parts[count++] = plan.part + (t * k + e) * n;
+  if (a.shared_w1.codes.data) parts[count++] = plan.part + (a.x.size[0] * k + t) * n;
+  if (a.sum.data) {
+    float* sum = a.sum[t].data;
+    std::fill_n(sum, n, 0.0f);
+    for (int64_t p = 0; p < count; ++p)
+      for (int64_t i = 0; i < n; ++i) sum[i] += to_float(parts[p][i]);
+  } else {
+    cpu::add_parts(parts, count, n, 1.0f, a.y[t].data);
+  }
 }
 
 }  // namespace

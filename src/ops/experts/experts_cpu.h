@@ -38,6 +38,12 @@ struct ExpertPlan {
   }
 };
 
+/// Where the weights of an expert lie in w1, w2, w3; -1: not there.
+inline int32_t local_expert(const ExpertsArgs& a, int32_t id) {
+  const int32_t e = id - a.first_expert;
+  return e >= 0 && e < a.experts ? e : -1;
+}
+
 size_t experts_workspace(const ExpertsArgs& a);
 
 /// Sorts the tokens and lists the tasks.

@@ -41,10 +41,13 @@ void sort_tokens(const ExpertsArgs& a, ExpertPlan& plan) {
   const int64_t k = a.expert.size[1], tokens = a.x.size[0];
   std::fill_n(plan.start, a.experts + 1, 0);
   for (int64_t t = 0; t < tokens; ++t)
-    for (int64_t i = 0; i < k; ++i) ++plan.start[a.expert(t, i) + 1];
+    for (int64_t i = 0; i < k; ++i)
+      if (const int32_t e = local_expert(a, a.expert(t, i)); e >= 0) ++plan.start[e + 1];
   for (int32_t e = 0; e < a.experts; ++e) plan.start[e + 1] += plan.start[e];
   for (int64_t t = 0; t < tokens; ++t)
-    for (int64_t i = 0; i < k; ++i) plan.sorted[plan.start[a.expert(t, i)]++] = static_cast<int32_t>(t * k + i);
+    for (int64_t i = 0; i < k; ++i)
+      if (const int32_t e = local_expert(a, a.expert(t, i)); e >= 0)
+        plan.sorted[plan.start[e]++] = static_cast<int32_t>(t * k + i);
   for (int32_t e = a.experts; e > 0; --e) plan.start[e] = plan.start[e - 1];
   plan.start[0] = 0;
 }

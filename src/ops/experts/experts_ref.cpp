@@ -122,7 +122,7 @@ void experts_ref(const ExpertsArgs& a, const Launch&) {
     std::vector<std::pair<int64_t, float>> users;  // token, weight
     for (int64_t t = 0; t < tokens; ++t)
       for (int64_t i = 0; i < a.expert.size[1]; ++i)
-        if (a.expert(t, i) == e) users.emplace_back(t, a.weight(t, i));
+        if (a.expert(t, i) == a.first_expert + e) users.emplace_back(t, a.weight(t, i));
     if (users.empty()) continue;
     const Expert expert{Matrix(a.w1, e), Matrix(a.w3, e), Matrix(a.w2, e)};
     parallel_for(static_cast<int64_t>(users.size()), 4, [&](int64_t begin, int64_t end) {
@@ -139,8 +139,15 @@ void experts_ref(const ExpertsArgs& a, const Launch&) {
       for (int64_t t = begin; t < end; ++t) add(t, shared(x[static_cast<size_t>(t)], a.limit, nullptr));
     });
   }
-  for (int64_t t = 0; t < tokens; ++t)
-    for (int64_t i = 0; i < d; ++i) a.y(t, i) = to_bf16(y[static_cast<size_t>(t * d + i)]);
+  for (int64_t t = 0; t < tokens; ++t) {
+    for (int64_t i = 0; i < d; ++i) {
+      const float v = y[static_cast<size_t>(t * d + i)];
+      if (a.sum.data)
+        a.sum(t, i) = v;
+      else
+        a.y(t, i) = to_bf16(v);
+    }
+  }
 }
 
 }  // namespace fathom::ops

@@ -191,6 +191,11 @@ FATHOM_DEVICE void sum_parts(const Params& p, int first_row, int rows, int threa
     for (int c = 0; c < p.choices; ++c)
       if (expert_of(p, token * p.choices + c) >= 0) add(int64_t{token} * p.choices + c);
     if (p.shared_tiles > 0) add(int64_t{p.tokens} * p.choices + token);
+    if (p.sum) {
+      auto* to = reinterpret_cast<Float4*>(p.sum + token * p.sum_stride + row);
+      to[0] = {sum[0], sum[1], sum[2], sum[3]}, to[1] = {sum[4], sum[5], sum[6], sum[7]};
+      continue;
+    }
     Words4 out;
     FATHOM_UNROLL
     for (int k = 0; k < 4; ++k) out.word[k] = device::pack_bf16x2(sum[2 * k], sum[2 * k + 1]);

@@ -70,8 +70,10 @@ struct Params {
   const int32_t* expert = nullptr;
   const float* weight = nullptr;
   bf16* y = nullptr;
-  int64_t x_stride = 0, x_scale_stride = 0, expert_stride = 0, weight_stride = 0, y_stride = 0;  // elements
-  int32_t tokens = 0, choices = 0, experts = 0, d = 0, hidden_pitch = 0;
+  float* sum = nullptr;  // in place of y
+  int64_t x_stride = 0, x_scale_stride = 0, expert_stride = 0, weight_stride = 0, y_stride = 0,
+          sum_stride = 0;  // elements
+  int32_t tokens = 0, choices = 0, experts = 0, first_expert = 0, d = 0, hidden_pitch = 0;
   float limit = 10;
   int32_t tile_tokens = 8, shared_tiles = 0, counters = 0;
   bool few = false;  // tiles can be found without the sort

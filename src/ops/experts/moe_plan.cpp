@@ -98,8 +98,10 @@ Params pack(const ExpertsArgs& a, const Plan& plan) {
   p.expert = a.expert.data, p.expert_stride = a.expert.stride[0];
   p.weight = a.weight.data, p.weight_stride = a.weight.stride[0];
   p.y = a.y.data, p.y_stride = a.y.stride[0];
+  p.sum = a.sum.data, p.sum_stride = a.sum.stride[0];
   p.tokens = static_cast<int32_t>(a.x.size[0]), p.choices = static_cast<int32_t>(a.expert.size[1]);
-  p.experts = a.experts, p.d = static_cast<int32_t>(a.x.size[1]), p.limit = a.limit;
+  p.experts = a.experts, p.first_expert = a.first_expert;
+  p.d = static_cast<int32_t>(a.x.size[1]), p.limit = a.limit;
   p.tile_tokens = plan.tile_tokens(), p.shared_tiles = plan.shared_tiles;
   p.few = p.tokens <= p.tile_tokens && p.tokens * p.choices <= 32;
   p.log2_up_slices = plan.log2_up_slices, p.log2_down_slices = plan.log2_down_slices;

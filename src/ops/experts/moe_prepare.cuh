@@ -56,9 +56,11 @@ struct Sorting {
   }
 };
 
-/// The expert of a slot; -1 for an id that does not exist, which takes part in nothing.
+/// The expert of a slot, counted from the first that the weights hold; -1 for one that they do not, which takes part in
+/// nothing.
 FATHOM_DEVICE int expert_of(const Params& p, int slot) {
-  const int token = slot / p.choices, e = p.expert[token * p.expert_stride + slot % p.choices];
+  const int token = slot / p.choices;
+  const int e = p.expert[token * p.expert_stride + slot % p.choices] - p.first_expert;
   return e >= 0 && e < p.experts ? e : -1;
 }
 

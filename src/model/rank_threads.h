@@ -1,0 +1,71 @@
+// The other ranks of a tensor-parallel model: each is a thread with a Transformer of its own on its part of the
+// weights, and takes the steps that rank 0 takes.
+//
+// Rank 0 is the thread of whoever calls Transformer::step(). It plans; the others get the same batch and their own
+// twin of the cache. A step ends on all ranks before step() returns, well or not: a rank that fails lets the others out
+// of what they wait for, and the step throws once all have stopped. Nothing of it counts then, and the next step starts
+// anew.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <vector>
+
+#include "dist/communicator.h"
+#include "model/step.h"
+#include "model/weights.h"
+#include "ops/ops.h"
+
+namespace fathom {
+
+class Transformer;
+
+class RankThreads {
+ public:
+  /// `weights`: rank 0's, the others in it. Throws Error when a rank cannot be set up.
+  RankThreads(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops);
+  ~RankThreads();
+
+  /// Rank 0's.
+  dist::Communicator& communicator() { return *communicators_.front(); }
+  void set_layers(int rank, std::span<const LayerCache> layers);
+  /// One step: `lead` here, the same batch on the other ranks. Throws Error "rank R of N: ..." when one has failed.
+  void run(const StepBatch& batch, bool graphs, const std::function<void()>& lead);
+
+ private:
+  struct Worker {
+    const Weights* weights = nullptr;
+    std::span<const LayerCache> layers;
+    std::unique_ptr<Transformer> model;  // made, used and destroyed by the thread
+    std::thread thread;
+  };
+
+  void work(Worker& worker, dist::Communicator& rank, const ModelConfig& config, const ops::OpTable& ops);
+  void take_step(Worker& worker);
+  /// Waits until `ready`; for a while without giving up the processor where a step is short and its start costs.
+  template <typename Ready>
+  void wait(std::condition_variable& signal, const Ready& ready);
+  /// The others have done what was ordered. Throws Error for the first failure.
+  void finish();
+  void stop() noexcept;
+
+  const bool patient_;  // waiting threads sleep at once
+  ops::ComputeDevice& device_;
+  std::vector<std::unique_ptr<dist::Communicator>> communicators_;
+  std::vector<Worker> workers_;  // ranks 1, 2, ...
+
+  std::mutex mutex_;
+  std::condition_variable ordered_, done_;
+  std::atomic<int64_t> orders_ = 0;   // given so far; the first is to set up
+  std::atomic<int64_t> pending_ = 0;  // workers that have not done the last
+  std::atomic<bool> ending_ = false;
+  const StepBatch* batch_ = nullptr;
+  bool graphs_ = true;
+};
+
+}  // namespace fathom
