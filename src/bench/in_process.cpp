@@ -83,6 +83,8 @@ class InProcess : public Target {
   std::string describe() const override {
     std::string text = printable(options_.model.shown(), 400) + ", in this process on " +
                        printable(options_.device->name(), 100) + (options_.fast ? ", fast kernels" : ", exact kernels");
+    if (options_.model.ranks > 1)
+      text += fmt::format("; in {} parts, sums over {}", options_.model.ranks, engine_->model().communicator());
     if (options_.context > 0)
       text += fmt::format("; context of {} tokens that nobody computed: the cache holds numbers of their size",
                           options_.context);
@@ -94,11 +96,13 @@ class InProcess : public Target {
     plan::Devices devices;
     devices.gpu.bandwidth = bandwidth_, devices.gpu.bf16 = devices.gpu.fp8 = 1e15;
     devices.index_row = ops::kIndexCodeBytes + ops::kIndexScaleBytes;
+    const double ranks = options_.model.ranks;
     const auto context = static_cast<double>(options_.context);
     const plan::StepBound b = plan::bound(plan_model_, devices, open, context);
     const double met = experts_met(static_cast<int64_t>(open));
-    return StepFloor{b.fixed_bytes + b.cache_bytes + b.expert_bytes * met / b.distinct, bandwidth_, met, b.distinct,
-                     context};
+    // Over several GPUs: each weight on one of them, evenly, and the cache on all.
+    const double weights = (b.fixed_bytes + b.expert_bytes * met / b.distinct) / ranks;
+    return StepFloor{weights + b.cache_bytes, bandwidth_, met, b.distinct, context};
   }
 
   LevelRun run(const LevelPlan& plan, Workload& workload, const LevelProgress& progress) override {
@@ -187,13 +191,14 @@ class InProcess : public Target {
     std::vector<RequestId> ids;
     for (int64_t i = 0; i < open; ++i) {
       GenerationRequest request = assumed_request(static_cast<uint64_t>(i));
-      request.max_tokens = 4 + 4 * kProfileSteps;
+      request.max_tokens = 12 + 5 * kProfileSteps;
       ids.push_back(engine_->add(std::move(request)));
     }
     const auto ignore = [](const GenerationEvent&) {};
     for (int i = 0; i < 3; ++i) engine_->step(ignore);
     const std::vector<LayerReading> layers = probe_step(*engine_, ignore);
     if (!options_.profile.empty()) write_profile(open);
+    if (options_.say && !options_.device->shares_host_memory()) options_.say(cost_of_exactness(open));
     for (const RequestId id : ids) engine_->cancel(id);
     while (!engine_->idle()) engine_->step(ignore);
     double sum = 0, largest = 0;
@@ -214,6 +219,20 @@ class InProcess : public Target {
     const auto start = Clock::now();
     for (int i = 0; i < kProfileSteps; ++i) engine_->step([](const GenerationEvent&) {});
     return std::chrono::duration<double>(Clock::now() - start).count() / kProfileSteps;
+  }
+
+  /// Steps of the open requests with exact and with fast kernels.
+  std::string cost_of_exactness(int64_t open) {
+    const auto seconds = [&](bool fast) {
+      engine_->model().set_ops(ops::op_table("cuda", options_.device->info(), fast));
+      for (int i = 0; i < 3; ++i) engine_->step([](const GenerationEvent&) {});  // records the step
+      return seconds_a_step();
+    };
+    const double other = seconds(!options_.fast), own = seconds(options_.fast);
+    const double exact = options_.fast ? other : own, fast = options_.fast ? own : other;
+    return fmt::format(
+        "{} requests: {:.3f} ms a step with exact kernels, {:.3f} with fast ones: exactness costs {:.1f} %", open,
+        exact * 1e3, fast * 1e3, 100 * (exact / fast - 1));
   }
 
   /// Steps of the open requests with and without a recorder; the trace of the former.

@@ -78,6 +78,7 @@ class BlockOps {
   void run(const ops::Variant<Args>* op, const char* name, const Args& args, int64_t bytes, int64_t flops,
            std::array<int64_t, 4> shape);
   const ops::OpTable& table() const { return ops_; }
+  void set_table(const ops::OpTable& ops) { ops_ = ops; }
   const ModelConfig& config() const { return config_; }
 
  private:

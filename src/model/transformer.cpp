@@ -143,6 +143,11 @@ void Transformer::prepare(int64_t tokens, int64_t rows, int64_t sequences, int64
   use_graphs_ = record;
 }
 
+void Transformer::set_ops(const ops::OpTable& ops) {
+  block_.set_table(ops);
+  recorded_.clear();
+}
+
 const Activations& Transformer::fetch_logits() {
   if (!device_.shares_host_memory() && !result_.logits.data) fetch(Fetch::logits);
   return result_;

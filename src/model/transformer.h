@@ -51,6 +51,8 @@ class Transformer {
   /// Called behind the experts of each block, in steps that are launched op by op; null: not. It may read
   /// activations().
   void set_probe(std::function<void(int layer)> probe) { probe_ = std::move(probe); }
+  /// Other variants of the operations, of the same device, from the next step on.
+  void set_ops(const ops::OpTable& ops);
   /// Off: every step is launched op by op.
   void use_graphs(bool on) { use_graphs_ = on; }
 
