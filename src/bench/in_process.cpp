@@ -198,7 +198,8 @@ class InProcess : public Target {
     for (int i = 0; i < 3; ++i) engine_->step(ignore);
     const std::vector<LayerReading> layers = probe_step(*engine_, ignore);
     if (!options_.profile.empty()) write_profile(open);
-    if (options_.say && !options_.device->shares_host_memory()) options_.say(cost_of_exactness(open));
+    if (options_.say && !options_.device->shares_host_memory() && options_.model.ranks == 1)
+      options_.say(cost_of_exactness(open));
     for (const RequestId id : ids) engine_->cancel(id);
     while (!engine_->idle()) engine_->step(ignore);
     double sum = 0, largest = 0;
