@@ -71,7 +71,7 @@ int run_bench(const BenchOptions& o, const Parser& parser) {
   if (parser.given("--context") && parser.given("--input"))
     throw UsageError("--context and --input exclude each other");
   for (const char* name : {"--threads", "--chunk", "--speculate", "--device", "--context", "--synthetic", "--exact",
-                           "--fast", "--profile"})
+                           "--fast", "--tensor-parallel", "--profile"})
     if (url && parser.given(name))
       throw UsageError(fmt::format("{} is of a model in this process, not of a server", name));
   if (parser.given("--profile") && !parser.given("--context")) throw UsageError("--profile needs --context");

@@ -8,6 +8,7 @@
 #include "base/threads.h"
 #include "cli/commands.h"
 #include "cli/device.h"
+#include "cli/model_setup.h"
 #include "engine/self_check.h"
 
 namespace fathom::cli {
@@ -15,7 +16,7 @@ namespace {
 
 struct Flags {
   std::string model, goldens, ops = "cpu", device = "auto";
-  int64_t threads = 0;
+  int64_t threads = 0, tensor_parallel = 1;
 };
 
 void print(const std::string& line) {
@@ -25,7 +26,8 @@ void print(const std::string& line) {
 int check(const Flags& f, const Parser& parser) {
   if (parser.given("--goldens") && f.goldens.empty()) throw UsageError("--goldens needs the name of a folder");
   if (f.threads > 0) set_thread_count(static_cast<int>(f.threads));
-  const auto model = load_model(f.model, {}, device_for(f.device, parser.given("--ops")));
+  const auto model = load_model(open_model({f.model, {}, static_cast<int>(f.tensor_parallel)}),
+                                device_for(f.device, parser.given("--ops")));
   for (const auto& field : model->config().unknown_fields)
     std::fprintf(stderr, "note: config.json has a field that fathom does not know: %s\n", field.c_str());
   SelfCheckOptions options{model->device().shares_host_memory() ? f.ops : fast_ops(model->device()), f.goldens};
@@ -50,6 +52,7 @@ Command check_command() {
             p.option("--goldens", f->goldens, "Folder of golden vectors (default: MODEL/goldens, if there is one)");
             p.choice("--ops", f->ops, {"cpu", "ref"}, "Operations to test");
             p.choice("--device", f->device, {"auto", "cpu", "cuda"}, "Where to run; auto: on the GPU if there is one");
+            p.option("--tensor-parallel", f->tensor_parallel, kTensorParallelHelp, 1, 64);
             p.option("--threads", f->threads, "Threads; 0: all processors", 0, 4096);
             p.footer("Exit status: 0 all passed, 1 a check failed or bad input, 2 usage.");
             Parser* parser = &p;

@@ -8,6 +8,7 @@ void declare_model_flags(Parser& p, ModelFlags& flags) {
   p.option("--synthetic", flags.synthetic,
            "Instead of a checkpoint: a built-in model with generated weights, e.g. v4-flash,experts=160 or "
            "v4-flash,layers=4,experts=16,seed=1. Real sizes and formats, meaningless text");
+  p.option("--tensor-parallel", flags.tensor_parallel, kTensorParallelHelp, 1, 64);
   p.flag("--exact", flags.exact, "A request gives the same bits alone and in any batch (the default)");
   p.flag("--fast", flags.fast, "On a GPU: kernels whose last bits depend on the batch, where they are faster");
 }
@@ -17,7 +18,7 @@ ModelChoice choose_model(const std::string& folder, const ModelFlags& flags) {
   if (folder.empty() == flags.synthetic.empty())
     throw UsageError(folder.empty() ? "MODEL is required: the folder of a checkpoint (or --synthetic)"
                                     : "MODEL and --synthetic exclude each other");
-  return {folder, flags.synthetic};
+  return {folder, flags.synthetic, static_cast<int>(flags.tensor_parallel)};
 }
 
 void say_on_stderr(const std::string& line) {

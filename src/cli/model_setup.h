@@ -14,7 +14,10 @@ namespace fathom::cli {
 struct ModelFlags {
   std::string synthetic;
   bool exact = false, fast = false;
+  int64_t tensor_parallel = 1;
 };
+inline constexpr const char* kTensorParallelHelp =
+    "Divide the model over N GPUs of one machine (with --device cpu: over N threads of the processor, to test it)";
 
 void declare_model_flags(Parser& p, ModelFlags& flags);
 /// Throws UsageError when neither or both of a folder and --synthetic are given, or --exact and --fast.

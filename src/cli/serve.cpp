@@ -106,7 +106,8 @@ int serve_model(Flags f, const Parser& parser) {
     write_all(STDOUT_FILENO, serve::print_config(f.options), "standard output");
     return 0;
   }
-  const ModelChoice choice = choose_model(f.model, {f.synthetic});
+  const ModelChoice choice =
+      choose_model(f.model, {.synthetic = f.synthetic, .tensor_parallel = f.options.tensor_parallel});
   serve::read_api_keys(f.options);
   if (f.options.threads > 0) set_thread_count(static_cast<int>(f.options.threads));
   serve::check_address(f.options.host, static_cast<int>(f.options.port));

@@ -46,7 +46,9 @@ class Session {
       : Session(m, m.weights, ops, tokens, sequences) {}
   Session(const LoadedModel& m, const Weights& weights, const std::string& ops, int64_t tokens, int32_t sequences)
       : model_(m.config(), weights, ops::op_table(ops, weights.memory->device().info())),
-        cache_(m.config(), CacheBudget{tokens, sequences, -1, 0}, weights.memory->shared_device()) {}
+        cache_(m.config(), CacheBudget{tokens, sequences, -1, 0}, weights.devices()) {
+    for (int rank = 1; rank < cache_.ranks(); ++rank) model_.set_layers(rank, cache_.layers(rank));
+  }
 
   SequenceId create() { return cache_.create(); }
   Cache& cache() { return cache_; }
@@ -201,7 +203,8 @@ CheckResult rollback_is_exact(const LoadedModel& m, const std::string& ops) {
 CheckResult against_reference(const LoadedModel& m, const std::string& ops) {
   if (ops == "ref") return {"reference ops", Verdict::skipped, "the references themselves are being checked"};
   const bool small = m.source->total_bytes() < (uint64_t{1} << 30);
-  const bool on_host = m.weights.memory->device().shares_host_memory();
+  // The references run on the whole model, in host memory.
+  const bool on_host = m.weights.memory->device().shares_host_memory() && m.weights.shard.size == 1;
   if (!on_host && !small)
     return {"reference ops", Verdict::skipped, "the references would need all weights in host memory too"};
   const auto ids = test_prompt(m, small ? 160 : 4);

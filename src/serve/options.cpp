@@ -77,6 +77,7 @@ const std::vector<OptionEntry>& option_table() {
       {"device", &O::device, 0, 0, {"auto", "cpu", "cuda"}, "Where to run; auto: on the GPU if there is one"},
       {"ops", &O::ops, 0, 0, {"cpu", "ref"}, "Operations: fast, or the slow exact references"},
       {"fast", &O::fast, 0, 0, {}, "On a GPU: kernels whose last bits depend on the batch, where they are faster"},
+      {"tensor-parallel", &O::tensor_parallel, 1, 64, {}, "Divide the model over so many GPUs of this machine"},
       {"threads", &O::threads, 0, 4096, {}, "Threads of the engine; 0: all processors"},
       {"profile-dir", &O::profile_dir, 0, 0, {}, "Folder for traces of /start_profile"},
       {"log-format", &O::log_format, 0, 0, {"text", "json"}, "Lines of the log"},

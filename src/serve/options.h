@@ -30,7 +30,7 @@ struct ServeOptions {
   bool thinking = false, no_prefix_cache = false, fast = false;
   std::string compat = "none";
   std::string device = "auto", ops = "cpu";
-  int64_t threads = 0;
+  int64_t threads = 0, tensor_parallel = 1;
   std::string profile_dir = ".";
   std::string log_format = "text", log_level = "info";
 };
