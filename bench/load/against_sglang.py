@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Whether `fathom bench` and SGLang's bench_serving measure the same on one server: both in one run, in turn.
 
-usage: against_sglang.py FATHOM_BINARY [--concurrency 4,16] [--rounds 5] [--input 64] [--output 64] [--paced MS] [--json FILE]
+usage: against_sglang.py FATHOM_BINARY [--concurrency 4,16] [--rounds 5] [--input 64] [--output 256] [--paced MS] [--json FILE]
 
 Starts `fathom serve models/fairy` on one processor with one thread; the client under test runs on another one, so that a
 client's own cost does not change the server. With --paced MS the server is a stand-in that sends a token of each stream every MS
@@ -161,14 +161,18 @@ def main():
     parser.add_argument('--concurrency', default='4,16')
     parser.add_argument('--rounds', type=int, default=5)
     parser.add_argument('--input', type=int, default=64)
-    parser.add_argument('--output', type=int, default=64)
+    parser.add_argument('--output', type=int, default=256)
     parser.add_argument('--paced', type=float, default=0)
     parser.add_argument('--json')
     o = parser.parse_args()
     if importlib.util.find_spec('sglang') is None:
         print('SKIPPED: sglang is not installed in this Python')
         return 77
-    folder = tempfile.mkdtemp()
+    with tempfile.TemporaryDirectory() as folder:
+        return compare(o, folder)
+
+
+def compare(o, folder):
     tokenizer = tokenizer_folder(folder)
     server, url = serve(o.fathom, folder, o.paced)
     results, worst = [], 0
