@@ -310,7 +310,16 @@ int32_t Cache::entry_write_row(SequenceId id, int ratio, int64_t entry) const {
   return entry < at(id).written / ratio ? -1 : entry_row(id, ratio, entry);
 }
 
+void Cache::set_draft_rows(View<const int32_t, 1> rows, bool there) {
+  draft_rows_.resize(static_cast<size_t>(windows_.total()) * kWindowPage, 0);
+  for (int64_t i = 0; i < rows.size[0]; ++i)
+    if (rows(i) >= 0) draft_rows_[static_cast<size_t>(rows(i))] = there;
+}
+
 void Cache::copy_window_page(int32_t from, int32_t to) {
+  if (!draft_rows_.empty())
+    std::copy_n(draft_rows_.begin() + int64_t{from} * kWindowPage, kWindowPage,
+                draft_rows_.begin() + int64_t{to} * kWindowPage);
   for (const Twin& twin : twins_)
     for (const LayerCache& l : twin.layers)
       twin.memory->device().copy(l.window.data + to * l.window.stride, l.window.data + from * l.window.stride,

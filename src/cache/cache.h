@@ -118,6 +118,13 @@ class Cache {
   /// Row for writing an entry; -1 when it is already there.
   int32_t entry_write_row(SequenceId id, int ratio, int64_t entry) const;
 
+  /// Whether the drafts' rings hold something at a window row: they are not written in every step.
+  bool draft_row(int32_t row) const {
+    return static_cast<size_t>(row) < draft_rows_.size() && draft_rows_[static_cast<size_t>(row)] != 0;
+  }
+  /// The step that wrote these rows (-1: none) has written those of the drafts too, or has not.
+  void set_draft_rows(View<const int32_t, 1> rows, bool there);
+
   struct Usage {
     int32_t window_total, window_free, entry_total, entry_free, sequences_total, sequences_free;
     int64_t bytes;                        // of all pools
@@ -178,6 +185,7 @@ class Cache {
   CacheBudget budget_;
   PagePool windows_, entries_;
   std::vector<int32_t> free_ids_, free_states_;
+  std::vector<uint8_t> draft_rows_;  // by window row; empty before the first was set
   int32_t snapshots_used_ = 0;
   std::vector<Sequence> sequences_;
   /// The pools on one rank.

@@ -33,7 +33,7 @@ double DraftControl::tokens_per_second(int64_t requests, int64_t depth) const {
   if (!step) return 0;
   double tokens = 1, survival = 1;
   for (int64_t i = 0; i < depth; ++i) tokens += survival *= places_[static_cast<size_t>(i)].share();
-  return n * tokens / (*step + (depth > 0 ? n * proposal_cost_.seconds() : 0));
+  return n * tokens / (*step + (depth > 0 ? proposal_seconds(requests) : 0));
 }
 
 /// Seconds that one more token adds to a step of `requests` requests.
@@ -50,14 +50,14 @@ bool DraftControl::disappoints(int64_t requests) const {
   const auto step = costs_.of(std::llround(n * (1 + offered_)));
   const double doubt = 0.5 / std::sqrt(static_cast<double>(std::min(tries_, kMostTries)));
   return !step ||
-         n * (1 + yield_) / (*step + n * proposal_cost_.seconds()) < (1 - doubt) * tokens_per_second(requests, 0);
+         n * (1 + yield_) / (*step + proposal_seconds(requests)) < (1 - doubt) * tokens_per_second(requests, 0);
 }
 
 int64_t DraftControl::depth(int64_t requests) {
   if (fixed_ >= 0 || requests <= 0) return std::max<int64_t>(0, fixed_);
   if (requests * 2 <= requests_ || requests >= requests_ * 2) {  // another load: what was right may be wrong
     requests_ = requests, pause_ = kFirstPause;
-    if (off_) begin_trial();
+    if (off_) idle_ = std::max(idle_, pause_ - kWarmUp);
   }
   if (off_ && ++idle_ >= pause_) {
     pause_ = std::min(4 * pause_, kLastPause);

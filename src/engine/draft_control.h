@@ -27,10 +27,13 @@ class DraftControl {
   int64_t worth(const Draft& draft, DraftRecord& record, int64_t requests);
 
   void step_took(int64_t tokens, double seconds) { costs_.took(tokens, seconds); }
-  /// So many proposals, at least one, took so long together.
-  void proposals_took(int64_t proposals, double seconds) {
-    proposal_cost_.add(seconds / static_cast<double>(proposals));
-  }
+  /// A round of so many proposals, at least one, took so long.
+  void proposals_took(int64_t proposals, double seconds) { proposal_costs_.took(proposals, seconds); }
+  /// Whether what drafts need of the tokens of a step is to be kept: not while drafts are off, but early enough before
+  /// they are tried again.
+  bool keeps_rows() const { return fixed_ > 0 || (fixed_ < 0 && (!off_ || pause_ - idle_ <= kWarmUp)); }
+  static constexpr int64_t kWarmUp = 64;  // steps
+  int64_t most() const { return fixed_ < 0 ? most_ : fixed_; }
   /// Of `draft` the first `accepted` were right, and the next one, if there is one, was not.
   void verified(const Draft& draft, int64_t accepted, DraftRecord& record);
 
@@ -41,10 +44,11 @@ class DraftControl {
   double tokens_per_second(int64_t requests, int64_t depth) const;
   bool disappoints(int64_t requests) const;
   double marginal_seconds(int64_t requests) const;
+  double proposal_seconds(int64_t requests) const { return proposal_costs_.of(requests).value_or(0); }
 
   int64_t most_, fixed_;
   StepCosts costs_;
-  LateMean proposal_cost_;
+  StepCosts proposal_costs_;  // of rounds, by requests
   struct Place {
     double right = 0, tried = 0, confidence = 0;  // fading sums
     /// Probability that the draft is right if those before it are. Unseen places look good, to be tried.

@@ -33,28 +33,39 @@ struct Draft {
 
 /// What a proposal starts from.
 struct DraftStart {
-  int32_t token = 0;                     // the last one of the sequence; the cache does not have it yet
-  int32_t position = 0;                  // of the token before it, the last one in the cache
-  std::span<const int32_t> window_rows;  // of the last min(window, position + 1) positions, oldest first
-  int64_t most = 0;                      // tokens wanted at most
+  int32_t token = 0;                        // the last one of the sequence; the cache does not have it yet
+  int32_t position = 0;                     // of the token before it, the last one in the cache
+  int64_t step_row = 0;                     // of that token in the batch of the last step
+  int32_t own_row = -1;                     // window row of `position`
+  std::span<const int32_t> window_rows;     // those of the last `window` positions that have been pushed, oldest first
+  std::span<const ops::RowSampling> draws;  // of each place, for a source that draws by itself
+  int64_t most = 0;                         // tokens wanted at most
 };
 
 class DraftSource {
  public:
-  /// Chooses a draft from its logits [V]; a negative number ends the proposal before it.
-  using Choose = std::function<int32_t(int64_t place, std::span<const float> logits)>;
+  /// Chooses the draft of a start at a place from its logits [V]; a negative number ends the proposal before it.
+  using Choose = std::function<int32_t(size_t start, int64_t place, std::span<const float> logits)>;
 
   virtual ~DraftSource() = default;
   /// Tokens of one proposal at most.
   virtual int64_t depth() const = 0;
-  /// Called behind every step of the backbone: keeps what later proposals need of its tokens. `rings`: one a stage,
-  /// laid out like the windows of layers.
+  /// Whether it draws by itself, as DraftStart::draws say, and does not ask.
+  virtual bool draws() const { return false; }
+  /// Called behind steps of the backbone: keeps what later proposals need of their tokens. `rings`: one a stage, laid
+  /// out like the windows of layers. Steps may be left out: their rows are then in no window_rows.
   virtual void push(const StepBatch& batch, const Activations& out, std::span<const LayerCache> rings) = 0;
-  virtual Draft propose(const DraftStart& start, std::span<const LayerCache> rings, const Choose& choose) = 0;
+  /// Called once for all sequences, behind a step and its push(): one draft for each start.
+  virtual std::vector<Draft> propose(std::span<const DraftStart> starts, std::span<const LayerCache> rings,
+                                     const Choose& choose) = 0;
+  /// Makes all memory for proposals of up to `sequences` sequences; see Transformer::prepare().
+  virtual void prepare(int64_t sequences, std::span<const LayerCache> rings) {
+    static_cast<void>(sequences), static_cast<void>(rings);
+  }
   virtual void set_recorder(Recorder* recorder) = 0;
 };
 
-/// Stages of the draft that these weights have and fathom can run on their device; 0: none.
+/// Stages of the draft that these weights have; 0: none.
 int draft_stages(const Weights& weights);
 
 /// The DSpark draft of the checkpoint; draft_stages() must not be 0. `config` and `weights` outlive it.

@@ -55,9 +55,7 @@ int rings_of(const EngineOptions& o, const Weights& weights, bool others) {
   if (weights.shard.size > 1) fail("speculation on several ranks: drafts need the whole model on one device");
   const int stages = draft_stages(weights);
   if (o.speculate > 0 && stages == 0)
-    fail("speculation was asked for, but {}", weights.dspark
-                                                  ? "drafts run on the processor only"
-                                                  : "the checkpoint has no draft stages that fathom can run");
+    fail("speculation was asked for, but the checkpoint has no draft stages: leave --speculate off");
   return stages;
 }
 
@@ -91,14 +89,16 @@ Engine::Engine(const ModelConfig& config, const Weights& weights, const EngineOp
       cache_(config, budget_of(options_, rings_), weights.devices()),
       prefix_(cache_),
       scheduler_(cache_, prefix_, options_) {
-  if (rings_ > 0) drafts = dspark_source(config, weights, ops::op_table(options.ops, weights.memory->device().info()));
+  if (rings_ > 0)
+    drafts = dspark_source(config, weights, ops::op_table(options.ops, weights.memory->device().info(), options.fast));
   if (drafts && options_.speculate != 0)
     speculator_ = std::make_unique<Speculator>(std::move(drafts), options_.speculate, config, cache_);
   for (int rank = 1; rank < cache_.ranks(); ++rank) model_.set_layers(rank, cache_.layers(rank));
   set_recorder(recorder);
   max_context_ = std::min(max_context_, options.cache_tokens);
-  model_.prepare(options_.chunk_tokens + options_.max_sequences, options_.max_sequences, options_.max_sequences,
-                 max_context_, cache_.layers());
+  const int64_t verified = options_.max_sequences * (1 + (speculator_ ? speculator_->depth() : 0));
+  model_.prepare(options_.chunk_tokens + verified, verified, verified, max_context_, cache_.layers());
+  if (speculator_) speculator_->prepare(options_.max_sequences);
 }
 
 void Engine::check_request(const GenerationRequest& request) const {
@@ -182,7 +182,7 @@ bool Engine::step(const std::function<void(const GenerationEvent&)>& report) {
   take_logits(out, events);
   if (speculator_ && !prompts) speculator_->step_took(batch.ids.size[0], took.count());
   for (const GenerationEvent& event : events) report(event);
-  if (speculator_) speculator_->propose(work_.owners);  // nobody waits for the tokens meanwhile
+  if (speculator_) speculator_->propose(work_.owners, batch);  // nobody waits for the tokens meanwhile
   return true;
 }
 

@@ -19,8 +19,7 @@ std::string draft_fault(const SpeculationStats& s) {
   return {};
 }
 
-Speculator::Speculator(std::unique_ptr<DraftSource> source, int64_t depth, const ModelConfig& config,
-                       const Cache& cache)
+Speculator::Speculator(std::unique_ptr<DraftSource> source, int64_t depth, const ModelConfig& config, Cache& cache)
     : source_(std::move(source)), config_(config), cache_(cache), control_(source_->depth(), depth) {
   stats_.accepted_at.assign(static_cast<size_t>(source_->depth()), 0);
   stats_.offered_at.assign(static_cast<size_t>(source_->depth()), 0);
@@ -30,55 +29,97 @@ std::span<const LayerCache> Speculator::rings() const {
   return cache_.layers().subspan(static_cast<size_t>(config_.num_layers));
 }
 
-void Speculator::propose(std::span<Active* const> requests) {
-  std::vector<Active*> next;
-  for (Active* a : requests)
-    if (a && a->running && !a->held && !a->cancelled && a->decodes(cache_)) next.push_back(a);
-  const auto n = static_cast<int64_t>(next.size());
+void Speculator::push(const StepBatch& batch, const Activations& out) {
+  const bool keep = control_.keeps_rows();
+  cache_.set_draft_rows(batch.window_slot, keep);
+  if (keep) source_->push(batch, out, rings());
+}
+
+void Speculator::propose(std::span<Active* const> requests, const StepBatch& batch) {
+  const auto decodes = [&](const Active* a) {
+    return a && a->running && !a->held && !a->cancelled && a->decodes(cache_);
+  };
+  const auto n = static_cast<int64_t>(std::count_if(requests.begin(), requests.end(), decodes));
   const int64_t depth = control_.depth(n);
   if (depth == 0 || n == 0) return;
   const auto start = std::chrono::steady_clock::now();
-  for (Active* a : next) propose(*a, depth, n);
+  std::vector<Asked> asked;
+  asked.reserve(static_cast<size_t>(n));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (!decodes(requests[i])) continue;
+    Active& a = *requests[i];
+    const int64_t most = std::min(depth, a.request.max_tokens - a.generated() - 1);
+    if (most > 0) asked.push_back(ask(a, batch.segments(static_cast<int64_t>(i)), most));
+  }
+  if (asked.empty()) return;
+  std::vector<DraftStart> starts;
+  for (Asked& a : asked) {
+    a.start.window_rows = a.window_rows, a.start.draws = a.draws;
+    starts.push_back(a.start);
+  }
+  auto drafts = source_->propose(starts, rings(), [&](size_t i, int64_t place, std::span<const float> logits) {
+    return choose(asked[i], place, logits);
+  });
+  for (size_t i = 0; i < asked.size(); ++i) take(asked[i], std::move(drafts[i]), n);
   control_.proposals_took(n, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
 }
 
-void Speculator::propose(Active& a, int64_t depth, int64_t requests) {
-  const int64_t most = std::min(depth, a.request.max_tokens - a.generated() - 1);
-  if (most <= 0) return;
+/// `fed`: the request's segment of the last step.
+Speculator::Asked Speculator::ask(Active& a, const ops::Segment& fed, int64_t most) const {
+  const int64_t last = cache_.length(a.sequence) - 1;
+  Asked out{&a, a.sampler->copy(), a.form, {}, {}, {}};
+  for (int64_t p = std::max<int64_t>(0, last - config_.window + 1); p <= last; ++p) {
+    const int32_t row = cache_.window_row(a.sequence, p);
+    if (cache_.draft_row(row)) out.window_rows.push_back(row);
+  }
+  const auto have = static_cast<int64_t>(a.tokens.size());
+  for (int64_t i = 0; i < most && source_->draws(); ++i) out.draws.push_back(a.sampler->draw_at(have + i));
+  out.start.token = a.tokens.back(), out.start.position = static_cast<int32_t>(last), out.start.most = most;
+  out.start.step_row = fed.first + last - fed.position;
+  out.start.own_row = cache_.window_row(a.sequence, last);
+  return out;
+}
+
+/// A draft as the request's own sampler would choose it, in the form that its output must have.
+int32_t Speculator::choose(Asked& asked, int64_t place, std::span<const float> logits) const {
+  const Active& a = *asked.request;
+  const bool may_end = a.generated() + place >= a.request.min_tokens;
+  const auto banned = may_end ? std::span<const int32_t>() : std::span<const int32_t>(a.request.stop_ids);
+  const auto position = static_cast<int64_t>(a.tokens.size()) + place;
   try {
-    a.draft = ask(a, most);
+    const int32_t token = asked.sampler.choose(logits, position, banned, asked.form ? asked.form->allowed() : nullptr);
+    asked.sampler.accept(token);
+    return asked.form && !asked.form->accept(token) ? -1 : token;
   } catch (const Error&) {  // logits that are not numbers, or no token left: the request itself is not harmed
+    asked.failed = place == 0;
+    return -1;
+  }
+}
+
+void Speculator::take(Asked& asked, Draft draft, int64_t requests) {
+  Active& a = *asked.request;
+  draft.shorten(asked.start.most);
+  const auto outside = [&](int32_t token) { return token < 0 || token >= config_.vocab_size; };
+  const auto refused = std::find_if(draft.tokens.begin(), draft.tokens.end(), outside);
+  if (refused != draft.tokens.end()) {
+    ++stats_.refused;  // it and what follows it are not offered
+    draft.shorten(refused - draft.tokens.begin());
+  } else if (asked.failed || (draft.empty() && source_->draws())) {
     ++stats_.failed;
     return;
   }
+  if (asked.form && source_->draws()) {  // drawn without looking at it
+    int64_t fits = 0;
+    for (const int32_t token : draft.tokens)
+      if (asked.form->accept(token))
+        ++fits;
+      else
+        break;
+    draft.shorten(fits);
+  }
   ++stats_.proposals;
+  a.draft = std::move(draft);
   a.draft.shorten(control_.worth(a.draft, a.drafts, requests));
-}
-
-/// Drafts as the request's own sampler would choose them, in the form that its output must have.
-Draft Speculator::ask(const Active& a, int64_t most) {
-  const int64_t last = cache_.length(a.sequence) - 1;
-  window_rows_.clear();
-  for (int64_t p = std::max<int64_t>(0, last - config_.window + 1); p <= last; ++p)
-    window_rows_.push_back(cache_.window_row(a.sequence, p));
-  Sampler sampler = a.sampler->copy();
-  std::optional<text::ConstraintMatcher> form = a.form;
-  const auto have = static_cast<int64_t>(a.tokens.size());
-  const DraftStart start{a.tokens.back(), static_cast<int32_t>(last), window_rows_, most};
-  Draft draft = source_->propose(start, rings(), [&](int64_t place, std::span<const float> logits) -> int32_t {
-    const bool may_end = a.generated() + place >= a.request.min_tokens;
-    const auto banned = may_end ? std::span<const int32_t>() : std::span<const int32_t>(a.request.stop_ids);
-    const int32_t token = sampler.choose(logits, have + place, banned, form ? form->allowed() : nullptr);
-    sampler.accept(token);
-    return form && !form->accept(token) ? -1 : token;
-  });
-  draft.shorten(most);
-  const auto outside = [&](int32_t token) { return token < 0 || token >= config_.vocab_size; };
-  const auto refused = std::find_if(draft.tokens.begin(), draft.tokens.end(), outside);
-  if (refused == draft.tokens.end()) return draft;
-  ++stats_.refused;  // it and what follows it are not offered
-  draft.shorten(refused - draft.tokens.begin());
-  return draft;
 }
 
 void Speculator::verified(Active& a, int64_t accepted) {

@@ -33,30 +33,44 @@ std::string draft_fault(const SpeculationStats& stats);
 class Speculator {
  public:
   /// `depth`: drafts of a request in one step; negative: as many as pay. `config` and `cache` outlive the object.
-  Speculator(std::unique_ptr<DraftSource> source, int64_t depth, const ModelConfig& config, const Cache& cache);
+  Speculator(std::unique_ptr<DraftSource> source, int64_t depth, const ModelConfig& config, Cache& cache);
 
-  /// Keeps what drafts need of the tokens of a step.
-  void push(const StepBatch& batch, const Activations& out) { source_->push(batch, out, rings()); }
-  /// Sets the drafts of those requests that decode next.
-  void propose(std::span<Active* const> requests);
+  /// Keeps what drafts need of the tokens of a step; nothing while there are no drafts to come.
+  void push(const StepBatch& batch, const Activations& out);
+  /// Sets the drafts of those requests that decode next. `requests`: one for each segment of the step's `batch`, null
+  /// where it has ended.
+  void propose(std::span<Active* const> requests, const StepBatch& batch);
   /// The first `accepted` of a request's drafts were right.
   void verified(Active& a, int64_t accepted);
   /// A step in which all requests decoded fed `tokens` tokens.
   void step_took(int64_t tokens, double seconds) { control_.step_took(tokens, seconds); }
   void set_recorder(Recorder* recorder) { source_->set_recorder(recorder); }
+  void prepare(int64_t sequences) { source_->prepare(sequences, rings()); }
 
   const SpeculationStats& stats() const { return stats_; }
+  /// Drafts of a request in one step at most.
+  int64_t depth() const { return control_.most(); }
 
  private:
-  void propose(Active& a, int64_t depth, int64_t requests);
-  Draft ask(const Active& a, int64_t most);
+  /// A request that a draft is asked for.
+  struct Asked {
+    Active* request;
+    Sampler sampler;
+    std::optional<text::ConstraintMatcher> form;
+    std::vector<int32_t> window_rows;
+    std::vector<ops::RowSampling> draws;
+    DraftStart start;
+    bool failed = false;
+  };
+  Asked ask(Active& a, const ops::Segment& fed, int64_t most) const;
+  int32_t choose(Asked& asked, int64_t place, std::span<const float> logits) const;
+  void take(Asked& asked, Draft draft, int64_t requests);
   std::span<const LayerCache> rings() const;
 
   std::unique_ptr<DraftSource> source_;
   const ModelConfig& config_;
-  const Cache& cache_;
+  Cache& cache_;
   DraftControl control_;
-  std::vector<int32_t> window_rows_;
   SpeculationStats stats_;
 };
 

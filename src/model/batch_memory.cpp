@@ -51,7 +51,7 @@ std::optional<BatchShape> decode_shape(const StepBatch& b) {
   const int64_t tokens = b.ids.size[0];
   const auto* size =
       std::find_if(std::begin(kTokenCounts), std::end(kTokenCounts), [&](int64_t n) { return n >= tokens; });
-  const bool single = b.prefill_tokens == 0 && b.segments.size[0] == tokens && b.logit_rows.size[0] == tokens;
+  const bool single = b.prefill_tokens == 0 && b.logit_rows.size[0] == tokens;  // drafts among them
   if (tokens == 0 || size == std::end(kTokenCounts) || !single) return std::nullopt;
   return shape_of(*size, b.pages.size[1], b.index128.size[1]);
 }

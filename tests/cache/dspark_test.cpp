@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <random>
 
 #include "cache/model_support.h"
 #include "formats/safetensors.h"
@@ -11,6 +12,10 @@
 
 namespace fathom::test {
 namespace {
+
+int32_t largest(size_t, int64_t, std::span<const float> logits) {
+  return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+}
 
 class Draft : public testing::TestWithParam<const char*> {};
 
@@ -57,11 +62,12 @@ TEST_P(Draft, FeaturesWindowsDraftsAndConfidenceMatchTheGoldens) {
                View<const int32_t, 1>(&rows[static_cast<size_t>(done)], count), rings);
     done = p + 1;
     const auto first = static_cast<size_t>(std::max<int64_t>(0, p - config.window + 1));
-    const auto got = draft.propose(
-        next[i], static_cast<int32_t>(p), std::span(rows).subspan(first, static_cast<size_t>(p + 1) - first), rings,
-        config.dspark->block_size, [](int64_t, std::span<const float> logits) {
-          return static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin());
-        });
+    const Dspark::Start start{next[i],
+                              static_cast<int32_t>(p),
+                              std::span(rows).subspan(first, static_cast<size_t>(p + 1) - first),
+                              {},
+                              config.dspark->block_size};
+    const auto got = draft.propose({&start, 1}, rings, largest).at(0);
     for (size_t k = 0; k < got.tokens.size(); ++k) {
       const size_t at = i * got.tokens.size() + k;
       if (got.tokens[k] != drafts[at]) {
@@ -114,6 +120,45 @@ TEST_P(Draft, FeaturesAreTheStreamMeansBehindTheTargetLayers) {
     }
     EXPECT_GT(norm, 0);
     EXPECT_LT(std::sqrt(error / norm), 0.003) << "layer " << targets[k] << ": more than the rounding to bf16";
+  }
+}
+
+TEST_P(Draft, IsTheSameForASequenceAloneAndAmongOthers) {
+  const auto& config = Fairy::get().checkpoint.config();
+  const auto& weights = Fairy::get().weights;
+  const auto table = ops::op_table(GetParam());
+  const auto stages = static_cast<int>(weights.dspark->stages.size());
+  Transformer model(config, weights, table, true);
+  Dspark draft(config, weights, table);
+  Cache cache(config, CacheBudget{2048, 4, -1, stages});
+  const auto rings = cache.layers().subspan(static_cast<size_t>(config.num_layers));
+  std::mt19937 rng(3);
+  std::vector<std::vector<int32_t>> rows;
+  std::vector<Dspark::Start> starts;
+  for (const size_t length : {1, 7, 150, 300}) {
+    std::vector<int32_t> ids(length);
+    for (auto& id : ids) id = static_cast<int32_t>(rng() % 2000);
+    const SequenceId id = cache.create();
+    ASSERT_TRUE(cache.reserve(id, static_cast<int64_t>(length)));
+    StepPlan plan;
+    const SegmentRequest request{id, ids, WantLogits::none};
+    const StepBatch& batch = plan.build(config, cache, {&request, 1});
+    const auto& out = model.step(batch, cache.layers());
+    draft.push(out.features, batch.position, batch.window_slot, rings);
+    cache.commit(id, static_cast<int64_t>(length));
+    auto& seen = rows.emplace_back();
+    for (size_t p = length - std::min<size_t>(length, 128); p < length; ++p)
+      seen.push_back(cache.window_row(id, static_cast<int64_t>(p)));
+    starts.push_back({static_cast<int32_t>(rng() % 2000), static_cast<int32_t>(length - 1), {}, {}, 0});
+  }
+  for (size_t i = 0; i < starts.size(); ++i) starts[i].window_rows = rows[i], starts[i].most = i == 1 ? 2 : 5;
+  const auto together = draft.propose(starts, rings, largest);
+  ASSERT_EQ(together.size(), starts.size());
+  for (size_t i = 0; i < starts.size(); ++i) {
+    const auto alone = draft.propose({&starts[i], 1}, rings, largest).at(0);
+    EXPECT_EQ(alone.tokens.size(), i == 1 ? 2u : 5u);
+    EXPECT_EQ(alone.tokens, together[i].tokens) << "sequence " << i;
+    EXPECT_EQ(alone.confidence_logit, together[i].confidence_logit) << "sequence " << i;
   }
 }
 

@@ -33,12 +33,22 @@ class Script : public DraftSource {
   }
   void set_recorder(Recorder*) override {}
 
-  Draft propose(const DraftStart& start, std::span<const LayerCache>, const Choose& choose) override {
-    Draft d;
-    if (nan) {
+  std::vector<Draft> propose(std::span<const DraftStart> starts, std::span<const LayerCache>,
+                             const Choose& choose) override {
+    std::vector<Draft> out;
+    for (size_t i = 0; i < starts.size(); ++i) {
       const std::vector<float> logits(2048, std::numeric_limits<float>::quiet_NaN());
-      choose(0, logits);
+      if (nan && choose(i, 0, logits) < 0)
+        out.emplace_back();
+      else
+        out.push_back(draft_of(starts[i]));
     }
+    return out;
+  }
+
+ private:
+  Draft draft_of(const DraftStart& start) {
+    Draft d;
     const auto next = static_cast<size_t>(start.position) + 2;
     const auto* tokens = &truth.front();
     for (const auto& t : truth)
@@ -51,8 +61,6 @@ class Script : public DraftSource {
     }
     return d;
   }
-
- private:
   bool chance(double p) { return std::uniform_real_distribution<>()(rng_) < p; }
   std::mt19937 rng_;
 };

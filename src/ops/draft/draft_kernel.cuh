@@ -27,6 +27,12 @@ FATHOM_DEVICE void mean_block(const StreamMeanArgs& a) {
   device::store_8(&a.mean(t, channel), sum);
 }
 
+/// Row of w1 that a token names. One that is none, drawn from logits that are not numbers, reads the first.
+FATHOM_DEVICE int64_t row_of(const MarkovArgs& a, int64_t b) {
+  const int64_t token = a.token(b);
+  return token < 0 || token >= a.w1.size[0] ? 0 : token;
+}
+
 /// Rows of w1 side by side. Grid (B).
 FATHOM_DEVICE void gather_block(const MarkovArgs& a, bf16* rows) {
   device::wait_for_previous_kernel();
@@ -34,7 +40,7 @@ FATHOM_DEVICE void gather_block(const MarkovArgs& a, bf16* rows) {
   const int64_t b = device::block_x(), rank = a.w1.size[1];
   for (int64_t i = 8 * device::thread_index(); i < rank; i += kBlockChannels)
     *reinterpret_cast<device::Words4*>(rows + b * rank + i) =
-        *reinterpret_cast<const device::Words4*>(&a.w1(a.token(b), i));
+        *reinterpret_cast<const device::Words4*>(&a.w1(row_of(a, b), i));
 }
 
 /// logits += product; the last block column of a row computes the confidence instead. Grid (parts + 1, B).
@@ -48,7 +54,7 @@ FATHOM_DEVICE void add_block(const MarkovArgs& a, const float* product, double* 
     return;
   }
   const int64_t d = a.hidden.size[1], rank = a.w1.size[1];
-  const bf16* e = &a.w1(a.token(b), 0);
+  const bf16* e = &a.w1(row_of(a, b), 0);
   double sum = 0;
   for (int64_t i = device::thread_index(); i < d + rank; i += kThreads)
     sum += double{to_float(i < d ? a.hidden(b, i) : e[i - d]) * to_float(a.confidence(i))};
