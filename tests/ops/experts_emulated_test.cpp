@@ -7,7 +7,7 @@
 #include <random>
 
 #include "ops/experts/experts.h"
-#include "ops/experts/moe_kernel.cuh"
+#include "ops/experts/moe_stream.cuh"
 #include "ops/gpu_emulator.h"
 
 namespace fathom::ops {
@@ -31,15 +31,24 @@ void emulate(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
   emulate<kFormat, kFormat == ExpertFormat::nvfp4 ? 6 : 8>(p, plan, seed);
 }
 
-/// All three kernels in workspace that starts as NaN.
-void emulate(const ExpertsArgs& a, unsigned seed = 1) {
-  const moe::Plan plan = moe::make_plan(a);
+void emulate_stream(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
+  constexpr size_t kShared = moe::kStreamWarps * moe::kStreamRing;
+  device::emulator::run_grid(plan.stream_blocks, 1, 1, 32 * moe::kStreamWarps, kShared, false, seed,
+                             [&](std::byte* shared) { moe::stream_up<ExpertFormat::mxfp4>(p, shared); });
+  device::emulator::run_grid(plan.stream_blocks, 1, 1, 32 * moe::kStreamWarps, kShared, false, seed,
+                             [&](std::byte* shared) { moe::stream_down<ExpertFormat::mxfp4>(p, shared); });
+}
+
+/// All three kernels in workspace that starts as NaN. `stream_blocks`: of a GPU where warps stream.
+void emulate(const ExpertsArgs& a, unsigned seed = 1, int stream_blocks = 0) {
+  const moe::Plan plan = moe::make_plan(a, 8, stream_blocks);
   moe::Params p = moe::pack(a, plan);
   std::vector<std::byte> workspace(moe::carve(a, plan, nullptr, p) + 256, std::byte{0xFF});
   const auto start = reinterpret_cast<uintptr_t>(workspace.data());
   moe::carve(a, plan, workspace.data() + (start + 255) / 256 * 256 - start, p);
   device::emulator::run_grid(p.tokens + 1, 1, 1, moe::kPrepareThreads, plan.prepare_shared, false, seed,
                              [&](std::byte* shared) { moe::prepare_block(p, shared); });
+  if (plan.stream_blocks > 0) return emulate_stream(p, plan, seed);
   if (a.w1.format == ExpertFormat::mxfp4) return emulate<ExpertFormat::mxfp4>(p, plan, seed);
   if (a.w1.format == ExpertFormat::nvfp4) return emulate<ExpertFormat::nvfp4>(p, plan, seed);
   emulate<ExpertFormat::fp8>(p, plan, seed);
@@ -216,6 +225,25 @@ TEST(ExpertsEmulated, ATokenHasTheSameBitsWhateverTheBatch) {
     emulate(p.args(first, count), 3);
     EXPECT_EQ(row_of(p, 20), alone) << first << " + " << count;
   }
+}
+
+TEST(ExpertsEmulated, WarpsThatStreamGiveTheBitsOfTheOtherKernels) {
+  const Shape shapes[] = {{.tokens = 6, .d = 384, .inner = 128, .choices = 3, .experts = 5},
+                          {.tokens = 5, .d = 128, .inner = 384, .shared = 128, .choices = 1, .experts = 4},
+                          {.tokens = 11, .d = 640, .inner = 128, .shared = 256, .choices = 1, .experts = 1},
+                          {.tokens = 20, .d = 256, .inner = 256, .shared = 0, .choices = 2, .experts = 4},
+                          {.tokens = 5, .d = 4096, .inner = 128, .shared = 0, .choices = 1, .experts = 2}};
+  for (const Shape& s : shapes)
+    for (const int blocks : {1, 2}) {
+      Problem p(s, 20 + static_cast<unsigned>(s.tokens));
+      emulate(p.args(), 1);
+      const auto want = p.y;
+      p.poison();
+      emulate(p.args(), 2, blocks);
+      int differ = 0;
+      for (size_t i = 0; i < want.size(); ++i) differ += want[i].bits != p.y[i].bits;
+      EXPECT_EQ(differ, 0) << s.tokens << " tokens, " << s.d << " wide, " << blocks << " blocks";
+    }
 }
 
 TEST(ExpertsEmulated, AnIdThatDoesNotExistTakesPartInNothing) {

@@ -34,7 +34,7 @@ bool shared_fits(const ExpertsArgs& a) {
 
 void run(const ExpertsArgs& a, const Launch& l, bool early) {
   if (a.x.size[0] == 0) return;
-  const moe::Plan plan = moe::make_plan(a, moe::most_tiles_of(l.device));
+  const moe::Plan plan = moe::make_plan(a, moe::most_tiles_of(l.device), early ? moe::stream_blocks_of(l.device) : 0);
   moe::Params p = moe::pack(a, plan);
   moe::carve(a, plan, l.workspace, p);
   switch (a.w1.format) {
@@ -66,7 +66,7 @@ bool experts_sm90_can_run(const ExpertsArgs& a, const DeviceInfo& device) {
 
 size_t experts_cuda_workspace(const ExpertsArgs& a, const DeviceInfo& device) {
   moe::Params p;
-  return moe::carve(a, moe::make_plan(a, moe::most_tiles_of(device)), nullptr, p);
+  return moe::carve(a, moe::make_plan(a, moe::most_tiles_of(device), moe::stream_blocks_of(device)), nullptr, p);
 }
 
 void experts_sm80(const ExpertsArgs& a, const Launch& l) {

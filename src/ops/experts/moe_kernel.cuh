@@ -14,12 +14,9 @@ struct Work {
   bool exists;
 };
 
-FATHOM_DEVICE int tokens_left(const Params& p, int first) {
-  return p.tokens - first < p.tile_tokens ? p.tokens - first : p.tile_tokens;
-}
-
 FATHOM_DEVICE Work shared_work(const Params& p, int index) {
-  return {{-1, index * p.tile_tokens, tokens_left(p, index * p.tile_tokens), 0}, index, 0, true};
+  const int first = index * p.shared_tokens, left = p.tokens - first;
+  return {{-1, first, left < p.shared_tokens ? left : p.shared_tokens, 0}, index, 0, true};
 }
 
 /// Tiles of routed experts are known when the kernel that sorts has ended.
@@ -86,11 +83,12 @@ FATHOM_DEVICE float hidden_value(float gate, float up, float limit, float weight
   return weighted ? device::multiply(weight, product) : product;
 }
 
-/// Quantises 128 channels of every token of the tile and puts them in product order. Half a warp has a token.
-FATHOM_DEVICE void quantize_group(const Params& p, const Work& work, int group, int warps) {
+/// Quantises 128 channels of every token of the tile and puts them in product order. Half a warp has a token; this is
+/// warp `warp` of `warps` that share the work.
+FATHOM_DEVICE void quantize_group(const Params& p, const Work& work, int group, int warp, int warps) {
   const Tile& tile = work.tile;
   const int lane = device::lane_index();
-  for (int first = device::warp_index() * 2; first < tile.count; first += 2 * warps) {
+  for (int first = warp * 2; first < tile.count; first += 2 * warps) {
     const int i = first + lane / 16;
     const bool mine = i < tile.count;
     const int64_t slot = slot_of(p, work, mine ? i : tile.count - 1);
@@ -155,7 +153,7 @@ FATHOM_DEVICE void up_tile(const Params& p, const Weight& gate, const Weight& up
   uint32_t* counter = p.arrivals + work.index * (p.hidden_pitch / kBlock) + group;
   const auto blocks = static_cast<uint32_t>(kBlock / kGroupRows >> place.log2_sets);
   if (last_to_arrive(counter, blocks, reinterpret_cast<uint32_t*>(shared)))
-    quantize_group(p, work, group, threads / 32);
+    quantize_group(p, work, group, device::warp_index(), threads / 32);
 }
 
 /// Grid: x = rows of I, y = tiles.
@@ -175,9 +173,10 @@ FATHOM_DEVICE void up_block(const Params& p, std::byte* shared) {
 }
 
 /// y of `rows` columns from `first_row` on: the parts of a token in the order of its experts, then the shared part.
-FATHOM_DEVICE void sum_parts(const Params& p, int first_row, int rows, int threads) {
+/// This is thread `thread` of `threads` that share the work.
+FATHOM_DEVICE void sum_parts(const Params& p, int first_row, int rows, int thread, int threads) {
   const int pieces = rows / 8;
-  for (int i = device::thread_index(); i < p.tokens * pieces; i += threads) {
+  for (int i = thread; i < p.tokens * pieces; i += threads) {
     const int token = i / pieces, row = first_row + i % pieces * 8;
     float sum[8] = {};
     const auto add = [&](int64_t slot) {
@@ -241,7 +240,7 @@ FATHOM_DEVICE void down_tile(const Params& p, const Weight& w, const Work& work,
   uint32_t* counter = p.arrivals + p.row_arrivals + device::block_x();
   const uint32_t blocks = static_cast<uint32_t>(p.shared_tiles) + device::load_l2(p.tile_count);
   if (last_to_arrive(counter, blocks, reinterpret_cast<uint32_t*>(shared)))
-    sum_parts(p, first_row, 32 << place.log2_sets, threads);
+    sum_parts(p, first_row, 32 << place.log2_sets, device::thread_index(), threads);
 }
 
 /// Grid: x = rows of d, y = tiles. What the first kernel wrote is there: the second one waited for it before it let

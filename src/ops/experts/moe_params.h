@@ -29,6 +29,10 @@ inline constexpr int kRingBytes = kStages * kStageBytes + 64 * 4;
 inline constexpr int kLineBytes = 128, kMatrixBytes = kGroupRows * kLineBytes;
 inline constexpr int kWeightStages = 3, kWeightRing = kWeightStages * 2 * kMatrixBytes;
 
+/// The same where warps stream from one piece of work to the next (moe_stream.cuh).
+inline constexpr int kStreamWarps = 16, kStreamStages = 3, kStreamStage = 2 * kMatrixBytes;
+inline constexpr int kStreamRing = kStreamStages * kStreamStage;
+
 /// The same matrix of every expert, or the shared one (distances between experts are 0).
 struct Weight {
   const std::byte* codes = nullptr;
@@ -56,8 +60,10 @@ struct Plan {
   int shared_tiles = 0, most_tiles = 0;      // grid height: the shared expert's tiles come first
   int up_blocks = 0, down_blocks = 0;        // grid width
   size_t up_shared = 0, down_shared = 0, prepare_shared = 0;
+  int stream_blocks = 0;  // where warps stream: as many as multiprocessors; otherwise 0
 
-  int tile_tokens() const { return 8 * tiles; }
+  int tile_tokens() const { return stream_blocks > 0 ? 8 : 8 * tiles; }
+  int shared_tokens() const { return 8 * tiles; }  // of the shared expert
   /// With most tokens a warp takes all slices, otherwise one.
   int up_threads() const { return 32 << ((tiles > 2 ? 0 : log2_up_slices) + log2_up_sets); }
   int down_threads() const { return 32 << ((tiles > 2 ? 0 : log2_down_slices) + log2_down_sets); }
@@ -75,28 +81,37 @@ struct Params {
           sum_stride = 0;  // elements
   int32_t tokens = 0, choices = 0, experts = 0, first_expert = 0, d = 0, hidden_pitch = 0;
   float limit = 10;
-  int32_t tile_tokens = 8, shared_tiles = 0, counters = 0;
+  int32_t tile_tokens = 8, shared_tokens = 8, shared_tiles = 0, counters = 0;
   bool few = false;  // tiles can be found without the sort
   int32_t log2_up_slices = 0, log2_down_slices = 0, log2_up_sets = 0, log2_down_sets = 0;
 
   // Workspace. A slot is token * choices + choice, and tokens * choices + token for the shared expert.
   Tile* tile = nullptr;  // [most_tiles - shared_tiles] of routed experts, ascending
   uint32_t* tile_count = nullptr;
-  int32_t* sorted = nullptr;     // [tokens * choices] slots by expert
-  uint32_t* arrivals = nullptr;  // [most_tiles, hidden_pitch / 128] then [down_blocks]: blocks that are done
-  int32_t row_arrivals = 0;      // where the second part begins
-  bf16* x_wide = nullptr;        // [tokens, d] in product order
-  bf16* hidden = nullptr;        // [slots, hidden_pitch]: as computed, then quantised and in product order
-  bf16* part = nullptr;          // [slots, d] results of each expert
+  int32_t* sorted = nullptr;  // [tokens * choices] slots by expert
+  // Blocks that are done: [most_tiles, hidden_pitch / 128], then [down_blocks]; where warps stream, warps that are
+  // done, [d / 32] as the second part, and then 2 counts of pieces handed out.
+  uint32_t* arrivals = nullptr;
+  int32_t row_arrivals = 0;  // where the second part begins
+  bf16* x_wide = nullptr;    // [tokens, d] in product order
+  bf16* hidden = nullptr;    // [slots, hidden_pitch]: as computed, then quantised and in product order
+  bf16* part = nullptr;      // [slots, d] results of each expert
 };
 
 /// Depends on static shapes and the device alone; slices on neither the device nor the number of tokens.
-/// `most_tiles`: of 8 tokens in a block, 6 or 8.
-Plan make_plan(const ExpertsArgs& a, int most_tiles = 8);
+/// `most_tiles`: of 8 tokens in a block, 6 or 8; `stream_blocks`: how many blocks whose warps stream the GPU holds, 0
+/// if they shall not.
+Plan make_plan(const ExpertsArgs& a, int most_tiles = 8, int stream_blocks = 0);
 
 /// The most_tiles of a GPU: what its compiler has registers for.
 inline int most_tiles_of(const DeviceInfo& device) {
   return device.compute_capability == 90 ? 8 : 6;
+}
+
+/// The stream_blocks of a GPU.
+inline int stream_blocks_of(const DeviceInfo& device) {
+  const bool fits = device.compute_capability == 90 && device.shared_bytes >= kStreamWarps * kStreamRing;
+  return fits ? device.sm_count : 0;
 }
 
 /// Bytes of workspace; with memory, also sets the pointers.
@@ -113,6 +128,7 @@ FATHOM_HOST_DEVICE inline int first_block(int blocks, int log2_slices, int slice
 void launch_mxfp4(const Params& p, const Plan& plan, bool early, void* stream);
 void launch_nvfp4(const Params& p, const Plan& plan, bool early, void* stream);
 void launch_fp8(const Params& p, const Plan& plan, bool early, void* stream);
+void launch_stream_mxfp4(const Params& p, const Plan& plan, void* stream);  // without prepare
 void launch_prepare(const Params& p, const Plan& plan, bool early, void* stream);
 
 }  // namespace fathom::ops::moe

@@ -44,7 +44,7 @@ Weight pack(const Fp8Weight& w) {
 
 }  // namespace
 
-Plan make_plan(const ExpertsArgs& a, int most_tiles) {
+Plan make_plan(const ExpertsArgs& a, int most_tiles, int stream_blocks) {
   Plan p;
   const int64_t tokens = a.x.size[0], slots = tokens * a.expert.size[1], d = a.x.size[1];
   const int64_t inner = std::max(a.w1.rows, shared_rows(a));
@@ -60,8 +60,10 @@ Plan make_plan(const ExpertsArgs& a, int most_tiles) {
   // Small blocks spread few experts over the GPU; larger ones share activations.
   p.log2_up_sets = p.tiles > 2 ? 3 : tokens <= 4 ? 0 : 2 - p.log2_up_slices;
   p.log2_down_sets = p.tiles <= 2 ? (tokens <= 4 ? 0 : 2 - p.log2_down_slices) : d % 256 == 0 ? 3 : 2;
-  const int64_t tile = p.tile_tokens();
-  p.shared_tiles = a.shared_w1.codes.data ? static_cast<int>((tokens + tile - 1) / tile) : 0;
+  // Warps that stream take 8 tokens of an expert; with many more on average its weights would be read twice.
+  if (p.tiles == 2 && each <= 4 && a.w1.format == ExpertFormat::mxfp4) p.stream_blocks = stream_blocks;
+  const int64_t tile = p.tile_tokens(), shared = p.shared_tokens();
+  p.shared_tiles = a.shared_w1.codes.data ? static_cast<int>((tokens + shared - 1) / shared) : 0;
   const int64_t touched = std::min<int64_t>(a.experts, slots);
   p.most_tiles = p.shared_tiles + static_cast<int>((slots + touched * (tile - 1)) / tile);
   p.up_blocks = static_cast<int>(inner / (kGroupRows << p.log2_up_sets));
@@ -83,7 +85,8 @@ size_t carve(const ExpertsArgs& a, const Plan& plan, void* memory, Params& p) {
   const int64_t slots = routed + (plan.shared_tiles ? tokens : 0), pitch = std::max(a.w1.rows, shared_rows(a));
   p.hidden_pitch = static_cast<int32_t>(pitch);
   p.row_arrivals = static_cast<int32_t>(plan.most_tiles * (pitch / kBlock));
-  p.counters = p.row_arrivals + plan.down_blocks;
+  const auto row_groups = plan.stream_blocks ? static_cast<int32_t>(d / (2 * kGroupRows)) : plan.down_blocks;
+  p.counters = p.row_arrivals + row_groups + (plan.stream_blocks ? 2 : 0);
   take(p.tile, plan.most_tiles), take(p.tile_count, 1), take(p.sorted, routed), take(p.arrivals, p.counters);
   take(p.x_wide, tokens * d), take(p.hidden, slots * pitch), take(p.part, slots * d);
   return used;
@@ -102,7 +105,7 @@ Params pack(const ExpertsArgs& a, const Plan& plan) {
   p.tokens = static_cast<int32_t>(a.x.size[0]), p.choices = static_cast<int32_t>(a.expert.size[1]);
   p.experts = a.experts, p.first_expert = a.first_expert;
   p.d = static_cast<int32_t>(a.x.size[1]), p.limit = a.limit;
-  p.tile_tokens = plan.tile_tokens(), p.shared_tiles = plan.shared_tiles;
+  p.tile_tokens = plan.tile_tokens(), p.shared_tokens = plan.shared_tokens(), p.shared_tiles = plan.shared_tiles;
   p.few = p.tokens <= p.tile_tokens && p.tokens * p.choices <= 32;
   p.log2_up_slices = plan.log2_up_slices, p.log2_down_slices = plan.log2_down_slices;
   p.log2_up_sets = plan.log2_up_sets, p.log2_down_sets = plan.log2_down_sets;

@@ -173,13 +173,15 @@ FATHOM_DEVICE void decode_factors(const uint32_t (&words)[Scales<kFormat>::kWord
 }
 
 /// Eight e2m1 codes times `factor` as pairs (0,4) (1,5) (2,6) (3,7). The code seem, moved to the bf16 field
-/// s000000eem000000, is its value times 2^-126.
+/// s000000eem000000, is its value times 2^-126; one product with two powers of two moves the sign and the rest of two
+/// codes to where they belong.
 FATHOM_DEVICE void decode_fp4(uint32_t codes, uint32_t factor, uint32_t (&out)[4]) {
-  constexpr uint32_t kMagnitude = 0x01C001C0u, kSign = 0x80008000u;
-  out[0] = device::multiply_bf16x2((codes << 6 & kMagnitude) | (codes << 12 & kSign), factor);
-  out[1] = device::multiply_bf16x2((codes << 2 & kMagnitude) | (codes << 8 & kSign), factor);
-  out[2] = device::multiply_bf16x2((codes >> 2 & kMagnitude) | (codes << 4 & kSign), factor);
-  out[3] = device::multiply_bf16x2((codes >> 6 & kMagnitude) | (codes & kSign), factor);
+  constexpr uint32_t kField = 0x81C081C0u, kFirst = 0x000F000Fu, kSecond = 0x00F000F0u;
+  const uint32_t upper = codes >> 8;
+  out[0] = device::multiply_bf16x2((codes & kFirst) * 0x1040u & kField, factor);
+  out[1] = device::multiply_bf16x2((codes & kSecond) * 0x104u & kField, factor);
+  out[2] = device::multiply_bf16x2((upper & kFirst) * 0x1040u & kField, factor);
+  out[3] = device::multiply_bf16x2((upper & kSecond) * 0x104u & kField, factor);
 }
 
 /// Eight e4m3 codes, likewise.
