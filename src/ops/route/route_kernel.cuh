@@ -1,6 +1,8 @@
 // From gate products to experts: one warp a token computes s = sqrt(softplus(g)) in place, chooses and weighs.
 #pragma once
 
+#include <bit>
+
 #include "ops/device/scalars.cuh"
 #include "ops/route/route.h"
 
@@ -13,39 +15,35 @@ FATHOM_DEVICE float score_of(float g) {
   return sqrtf(g > 20.0f ? g : log1pf(expf(g)));
 }
 
-/// The largest value of the warp, the lowest id among equals; -1 is no id.
-FATHOM_DEVICE void warp_best(float& best, int& id) {
-  FATHOM_UNROLL
-  for (int mask = 16; mask > 0; mask /= 2) {
-    const float other = device::shuffle_xor(best, mask);
-    const int other_id = device::shuffle_xor(id, mask);
-    if (id < 0 || (other_id >= 0 && (other > best || (other == best && other_id < id)))) best = other, id = other_id;
-  }
+/// Unsigned numbers in the order of the values, none 0. No NaN.
+FATHOM_DEVICE uint32_t rising(float v) {
+  const auto bits = std::bit_cast<uint32_t>(device::add(v, 0.0f));  // -0 is +0
+  return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
 /// Id number `lane` of the chosen ones, in the order they were chosen.
 FATHOM_DEVICE int choose_best(const RouteArgs& a, const float (&s)[kLaneExperts]) {
   const int lane = device::lane_index(), experts = static_cast<int>(a.gate.size[0]),
             k = static_cast<int>(a.expert.size[1]);
-  float value[kLaneExperts];
-  uint32_t taken = 0;  // bit i: this lane's expert i is out
+  uint32_t key[kLaneExperts];  // 0: out
   FATHOM_UNROLL
   for (int i = 0; i < kLaneExperts; ++i) {
     const int e = lane + 32 * i;
-    value[i] = e < experts ? device::add(s[i], a.bias(e)) : 0;
-    if (!(value[i] == value[i])) value[i] = -__builtin_huge_valf();  // NaN: still k different experts
-    taken |= static_cast<uint32_t>(e >= experts) << i;
+    const float value = e < experts ? device::add(s[i], a.bias(e)) : 0;
+    key[i] = e >= experts ? 0 : rising(value == value ? value : -__builtin_huge_valf());  // still k different experts
   }
   int mine = -1;
   for (int n = 0; n < k; ++n) {
-    float best = 0;
-    int id = -1;
+    uint32_t best = 0, id = ~0u;
     FATHOM_UNROLL
     for (int i = 0; i < kLaneExperts; ++i)
-      if (!(taken >> i & 1) && (id < 0 || value[i] > best)) best = value[i], id = lane + 32 * i;
-    warp_best(best, id);
-    if (id % 32 == lane) taken |= 1u << id / 32;
-    if (n == lane) mine = id;
+      if (key[i] > best) best = key[i], id = static_cast<uint32_t>(lane + 32 * i);
+    const uint32_t most = device::largest_of_warp(best);
+    const auto chosen = static_cast<int>(device::smallest_of_warp(best == most ? id : ~0u));  // the lowest of equals
+    FATHOM_UNROLL
+    for (int i = 0; i < kLaneExperts; ++i)
+      if (chosen == lane + 32 * i) key[i] = 0;
+    if (n == lane) mine = chosen;
   }
   return mine;
 }
