@@ -54,9 +54,8 @@ Rates measure_rates(size_t gpus) {
       r.gpu_why_not = e.what();
     }
   }
-  r.all_reduce_why_not = gpus > 1 ? "fathom has no code for several GPUs yet; give a measured one to fathom plan with "
-                                    "--allreduce-us"
-                                  : "it takes two GPUs";
+  if (gpus > 1 && r.gpu_why_not.empty()) r.links = dist::measure_links();
+  if (r.links.empty()) r.all_reduce_why_not = gpus > 1 ? r.gpu_why_not : "it takes two GPUs";
   return r;
 }
 

@@ -4,6 +4,9 @@
 
 #include <filesystem>
 #include <string>
+#include <vector>
+
+#include "dist/measure.h"
 
 namespace fathom::doctor {
 
@@ -13,11 +16,12 @@ struct Rates {
   std::string gpu;  // name of the measured one
   double gpu_copy = 0, gpu_fp32 = 0, gpu_bf16 = 0, gpu_fp8 = 0;
   std::string gpu_why_not;
+  std::vector<dist::Measurement> links;  // between GPUs; empty: see all_reduce_why_not
   std::string all_reduce_why_not;
 };
 
 /// Takes about two seconds, and 1 GiB of memory for as long. The GPU is the current device of the CUDA runtime.
-/// `gpus`: how many there are, for the sentence on all-reduces.
+/// `gpus`: how many there are. Between several, sums and copies are measured.
 Rates measure_rates(size_t gpus);
 
 struct DiskRate {

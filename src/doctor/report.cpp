@@ -40,7 +40,9 @@ std::vector<std::pair<std::string, std::string>> rate_lines(const Report& r) {
     } else {
       out.emplace_back("GPU rates", "not measured: " + m.gpu_why_not);
     }
-    out.emplace_back("all-reduce latency", "not measured: " + m.all_reduce_why_not);
+    if (m.links.empty()) out.emplace_back("all-reduce latency", "not measured: " + m.all_reduce_why_not);
+    for (const dist::Measurement& l : m.links)
+      out.emplace_back(l.what, l.unit.empty() ? "not measured" : fmt::format("{:.1f} {}", l.value, l.unit));
   }
   if (r.disk) {
     if (r.disk->why_not.empty())

@@ -106,6 +106,9 @@ Json nvml_json(const NvmlReport& n) {
 
 Json rates_json(const Rates& r) {
   const auto why = [](const std::string& text) { return text.empty() ? Json(nullptr) : Json(text); };
+  Json links = Json::array();
+  for (const dist::Measurement& l : r.links)
+    links.push_back({{"what", l.what}, {"value", l.unit.empty() ? Json(nullptr) : Json(l.value)}, {"unit", l.unit}});
   return {{"cpu_copy_bytes_per_second", positive(r.cpu_copy)},
           {"cpu_fp32_flops", positive(r.cpu_fp32)},
           {"cpu_not_measured", why(r.cpu_why_not)},
@@ -115,7 +118,7 @@ Json rates_json(const Rates& r) {
           {"gpu_bf16_flops", positive(r.gpu_bf16)},
           {"gpu_fp8_flops", positive(r.gpu_fp8)},
           {"gpu_not_measured", why(r.gpu_why_not)},
-          {"all_reduce_seconds", nullptr},
+          {"links", links},
           {"all_reduce_not_measured", why(r.all_reduce_why_not)}};
 }
 

@@ -59,7 +59,7 @@ void op_failed(const char* op) {
 
 void BlockOps::run_collective(const char* name, int64_t bytes, std::array<int64_t, 4> shape,
                               const std::function<void()>& work) {
-  if (device_.only_counts()) return;
+  if (device_.only_counts() || dry_) return;
   Span span(recorder_, name, bytes, 0, shape);
   const int64_t before = marks_ ? device_.captured() : 0;
   work();

@@ -33,6 +33,9 @@ class BlockOps {
   /// This is one rank of several, whose partial results are summed there; null: the only one.
   void set_communicator(dist::Communicator* communicator) { communicator_ = communicator; }
   dist::Communicator* communicator() const { return communicator_; }
+  /// Nothing is summed over the ranks: for steps whose results are not used.
+  void set_dry(bool on) { dry_ = on; }
+  bool dry() const { return dry_; }
   /// Ops leave a mark there; null: not.
   void set_marks(std::vector<OpMark>* marks) { marks_ = marks; }
   size_t workspace_bytes() const;
@@ -100,6 +103,7 @@ class BlockOps {
   bool wait_ = false;
   std::vector<OpMark>* marks_ = nullptr;
   dist::Communicator* communicator_ = nullptr;
+  bool dry_ = false;
   ops::DeviceBuffer frequencies_;  // two tables: ratio 0, the others
   std::vector<std::pair<const void*, ops::DeviceBuffer>> workspaces_;
   int64_t generation_ = 0;

@@ -95,15 +95,20 @@ void RankThreads::work(Worker& worker, dist::Communicator& rank, const ModelConf
 
 void RankThreads::take_step(Worker& worker) {
   if (worker.layers.empty()) throw std::logic_error("a rank without a cache");
-  worker.model->use_graphs(graphs_);
+  worker.model->use_graphs(how_.graphs);
+  worker.model->block_.set_dry(how_.dry);
   worker.model->launch(*batch_, worker.layers);
   worker.weights->memory->device().synchronize("running a step");
 }
 
-void RankThreads::run(const StepBatch& batch, bool graphs, const std::function<void()>& lead) {
+void RankThreads::set_ops(const ops::OpTable& ops) {
+  for (Worker& w : workers_) w.model->set_ops(ops);
+}
+
+void RankThreads::run(const StepBatch& batch, How how, const std::function<void()>& lead) {
   {
     const std::lock_guard lock(mutex_);
-    batch_ = &batch, graphs_ = graphs;
+    batch_ = &batch, how_ = how;
     pending_ = static_cast<int64_t>(workers_.size());
     ++orders_;
   }

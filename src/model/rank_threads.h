@@ -34,8 +34,14 @@ class RankThreads {
   /// Rank 0's.
   dist::Communicator& communicator() { return *communicators_.front(); }
   void set_layers(int rank, std::span<const LayerCache> layers);
+  /// How a step runs: recorded and replayed; without sums over the ranks.
+  struct How {
+    bool graphs = true, dry = false;
+  };
   /// One step: `lead` here, the same batch on the other ranks. Throws Error "rank R of N: ..." when one has failed.
-  void run(const StepBatch& batch, bool graphs, const std::function<void()>& lead);
+  void run(const StepBatch& batch, How how, const std::function<void()>& lead);
+  /// For the following steps.
+  void set_ops(const ops::OpTable& ops);
 
  private:
   struct Worker {
@@ -65,7 +71,7 @@ class RankThreads {
   std::atomic<int64_t> pending_ = 0;  // workers that have not done the last
   std::atomic<bool> ending_ = false;
   const StepBatch* batch_ = nullptr;
-  bool graphs_ = true;
+  How how_;
 };
 
 }  // namespace fathom

@@ -60,7 +60,7 @@ void Transformer::end_trace() {
 const Activations& Transformer::step(const StepBatch& batch, std::span<const LayerCache> layers, Fetch what) {
   StepSpan span(block_.recorder(), batch.prefill_tokens, batch.ids.size[0] - batch.prefill_tokens);
   if (ranks_) {
-    ranks_->run(batch, use_graphs_, [&] {
+    ranks_->run(batch, {use_graphs_, block_.dry()}, [&] {
       launch_and_fetch(batch, layers, what);
       device_.synchronize("running a step");
     });
@@ -127,12 +127,15 @@ bool Transformer::run_recorded(const StepBatch& batch, std::span<const LayerCach
 void Transformer::prepare(int64_t tokens, int64_t rows, int64_t sequences, int64_t context,
                           std::span<const LayerCache> layers) {
   if (device_.shares_host_memory() || (block_.recorder() && !trace_)) return;
+  // Memory is made without sums over the ranks: making it may have to wait for work that would wait for another rank.
+  block_.set_dry(true);
   IdleBatch largest(config(), tokens, rows, context);
   step(largest.batch, layers);
   const bool record = use_graphs_;
   for (const bool recording :
        {false, true}) {  // first all scratch memory, which some ops want more of for fewer tokens
     use_graphs_ = recording;
+    block_.set_dry(!recording);
     for (const BatchShape& shape : decode_shapes(sequences, context)) {
       IdleBatch idle(config(), shape.tokens, shape.tokens, context);
       idle.batch.pages.size[1] = shape.pages, idle.batch.index128.size[1] = shape.entries128;
@@ -140,12 +143,14 @@ void Transformer::prepare(int64_t tokens, int64_t rows, int64_t sequences, int64
     }
     if (!record) break;
   }
+  block_.set_dry(false);
   use_graphs_ = record;
 }
 
 void Transformer::set_ops(const ops::OpTable& ops) {
   block_.set_table(ops);
   recorded_.clear();
+  if (ranks_) ranks_->set_ops(ops);
 }
 
 const Activations& Transformer::fetch_logits() {
