@@ -307,15 +307,15 @@ void expect_packed_right(const SparseCaseShape& shape, const Run& run, int nth, 
 TEST(SparseDecodeEmulated, TokensOfARequestShareRows) {
   SparseCaseShape s;
   s.tokens = 6, s.queries_per_request = 6, s.heads = 8, s.window_most = 20, s.extra_most = 100, s.masked = 0.05;
-  expect_packed_right<sparse_decode::V4Packed64>(s, {1}, 1 << 30, "the same rows");
-  expect_packed_right<sparse_decode::V4Packed64>(s, {3, 1 << 30, 71}, 16, "most rows");
+  expect_packed_right<sparse_decode::V4Packed32>(s, {1}, 1 << 30, "the same rows");
+  expect_packed_right<sparse_decode::V4Packed32>(s, {3, 1 << 30, 71}, 16, "most rows");
   s.window_length = {20, 20, 19, 0, 1, 20}, s.extra_length = {90, 100, 100, 7, 0, 0}, s.codes = true;
   expect_packed_right<sparse_decode::V4Packed32>(s, {2, 1 << 30, 72}, 5, "ragged, blocks that end inside a token");
   s.tokens = 4, s.queries_per_request = 2, s.heads = 12, s.window_length = {3, 20, 20, 20}, s.codes = false,
   s.extra_length = {100, 60, 0, 100}, s.sink = false;
   expect_packed_right<sparse_decode::V4Packed32>(s, {4, 0, 73}, 1, "nothing in common, no patience");
   s.heads = 4, s.window_length = s.extra_length = {}, s.extra_most = 20, s.codes = true;
-  expect_packed_right<sparse_decode::V4Packed64>(s, {2, 0, 74}, 16, "most of a block without heads");
+  expect_packed_right<sparse_decode::V4Packed32>(s, {2, 0, 74}, 16, "most of a block without heads");
 }
 
 TEST(SparseDecodeEmulated, HandlesPeakedScoresAndLargeScales) {

@@ -72,7 +72,7 @@ FATHOM_DEVICE void draw_in_order(const Row& row, DrawShared& shared, int32_t* to
   const int thread = device::thread_index(), warp = thread / 32, lane = thread % 32;
   const int range = (row.vocabulary + kThreads - 1) / kThreads * 32;  // of a warp
   uint64_t sum = 0;
-  FATHOM_UNROLL_4
+  FATHOM_UNROLL_8
   for (int i = lane; i < range; i += 32) {
     const int id = warp * range + i;
     if (id < row.vocabulary) sum += weight_of<DeviceArithmetic>(row.below_best(id));
@@ -109,6 +109,7 @@ FATHOM_DEVICE void count_levels(const Row& row, DrawShared& shared) {
   if (thread == 0) shared.found = shared.kept = 0;
   uint64_t weight[kLevelCount] = {};
   uint32_t count[kLevelCount] = {};
+  FATHOM_UNROLL_8
   for (int id = thread; id < row.vocabulary; id += kThreads) {
     const float x = row.below_best(id);
     const uint64_t w = weight_of<DeviceArithmetic>(x);
@@ -187,6 +188,7 @@ FATHOM_DEVICE void draw_filtered(const Row& row, DrawShared& shared, int32_t* to
     if (thread == 0) *token = kRowNotDrawn;
     return;
   }
+  FATHOM_UNROLL_8
   for (int id = thread; id < row.vocabulary; id += kThreads) {
     const float x = row.below_best(id);
     if (x >= level_at(level) && weight_of<DeviceArithmetic>(x) > 0)

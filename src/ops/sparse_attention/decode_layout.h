@@ -201,13 +201,11 @@ using V4Heads16 = Geometry<RowFormat::v4, 1, 1, 8>;
 using V4Heads32 = Geometry<RowFormat::v4, 2, 1, 6>;
 using V4Heads64 = Geometry<RowFormat::v4, 4, 2, 6>;
 using V4Packed32 = Packed<2, 1, 6>;
-using V4Packed64 = Packed<4, 2, 6>;
 using Bf16Heads16 = Geometry<RowFormat::bf16, 1, 1, 4>;
 using Bf16Heads32 = Geometry<RowFormat::bf16, 2, 2, 4>;
 inline constexpr int kPortableSharedBytes = 99 * 1024;
 static_assert(V4Heads16::kSharedBytes <= kPortableSharedBytes && V4Heads32::kSharedBytes <= kPortableSharedBytes &&
               V4Heads64::kSharedBytes <= kPortableSharedBytes && V4Packed32::kSharedBytes <= kPortableSharedBytes &&
-              V4Packed64::kSharedBytes <= kPortableSharedBytes && Bf16Heads16::kSharedBytes <= kPortableSharedBytes &&
-              Bf16Heads32::kSharedBytes <= kPortableSharedBytes);
+              Bf16Heads16::kSharedBytes <= kPortableSharedBytes && Bf16Heads32::kSharedBytes <= kPortableSharedBytes);
 
 }  // namespace fathom::ops::sparse_decode

@@ -130,7 +130,7 @@ Plan choose_plan(const SparseAttentionArgs& args, const DeviceInfo& device, bool
   const int queries = args.queries_per_request;
   if (!packs(args, queries)) return best;
   for (const Kind& kind : kKinds)
-    if (kind.block_heads > 16 && !kind.burst && !kind.wide && heads < kind.block_heads)
+    if (kind.block_heads == 32 && !kind.burst && !kind.wide && heads < 32)
       try_kind(kind, args, device, tokens / queries, heads * queries, queries, sm90, best_cost, best);
   return best;
 }

@@ -41,10 +41,7 @@ void run_plan(const SparseAttentionArgs& args, const Launch& to, const Plan& pla
   } else if (plan.burst > 0) {
     launch_burst(p, plan, tokens, stream);
   } else if (plan.pack > 1) {
-    if (plan.block_heads == 32)
-      launch<V4Packed32>(p, plan, tokens, stream);
-    else
-      launch<V4Packed64>(p, plan, tokens, stream);
+    launch<V4Packed32>(p, plan, tokens, stream);
   } else if (args.format == RowFormat::v4) {
     if (plan.block_heads == 16)
       launch<V4Heads16>(p, plan, tokens, stream);
