@@ -26,6 +26,7 @@ void print(const std::string& line) {
 int check(const Flags& f, const Parser& parser) {
   if (parser.given("--goldens") && f.goldens.empty()) throw UsageError("--goldens needs the name of a folder");
   if (f.threads > 0) set_thread_count(static_cast<int>(f.threads));
+  if (f.tensor_parallel > 1) ops::expect_several_devices();
   const auto model = load_model(open_model({f.model, {}, static_cast<int>(f.tensor_parallel)}),
                                 device_for(f.device, parser.given("--ops")));
   for (const auto& field : model->config().unknown_fields)

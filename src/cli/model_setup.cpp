@@ -18,6 +18,7 @@ ModelChoice choose_model(const std::string& folder, const ModelFlags& flags) {
   if (folder.empty() == flags.synthetic.empty())
     throw UsageError(folder.empty() ? "MODEL is required: the folder of a checkpoint (or --synthetic)"
                                     : "MODEL and --synthetic exclude each other");
+  if (flags.tensor_parallel > 1) ops::expect_several_devices();
   return {folder, flags.synthetic, static_cast<int>(flags.tensor_parallel)};
 }
 

@@ -89,6 +89,10 @@ class ComputeDevice {
 
 /// The processor and its memory.
 std::shared_ptr<ComputeDevice> host_device();
+/// Called before any device is opened by who will use several together: all kernels are loaded when a GPU is opened,
+/// because loading one later may have to wait for work that waits for another GPU.
+void expect_several_devices();
+
 /// "cpu", "cuda", or "auto": the GPU where there is one. Throws Error saying why there is no such device.
 std::shared_ptr<ComputeDevice> open_device(std::string_view name);
 /// `count` devices of the kind of `first`, which is one of them: the processor itself each time, or GPUs 0, 1, ...
