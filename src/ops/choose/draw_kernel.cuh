@@ -109,7 +109,6 @@ FATHOM_DEVICE void count_levels(const Row& row, DrawShared& shared) {
   if (thread == 0) shared.found = shared.kept = 0;
   uint64_t weight[kLevelCount] = {};
   uint32_t count[kLevelCount] = {};
-  FATHOM_UNROLL_8
   for (int id = thread; id < row.vocabulary; id += kThreads) {
     const float x = row.below_best(id);
     const uint64_t w = weight_of<DeviceArithmetic>(x);
