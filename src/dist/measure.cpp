@@ -106,7 +106,6 @@ std::vector<Measurement> measure_links() {
   };
   attempt("GPUs", [&] { devices = ops::devices_like(ops::open_device("cuda"), count); });
   if (devices.empty()) return rows;
-  attempt("copy between GPUs", [&] { rows.push_back({"copy from GPU 0 to GPU 1", copy_rate(devices), "GB/s"}); });
   const auto sums = [&](const char* over, const auto& connect) {
     attempt(fmt::format("sums over {}", over), [&] {
       const auto ranks = connect(devices);
@@ -118,7 +117,8 @@ std::vector<Measurement> measure_links() {
       }
     });
   };
-  sums("peer memory", connect_peers);
+  sums("peer memory", connect_peers);  // from here on copies need not go through the host either
+  attempt("copy between GPUs", [&] { rows.push_back({"copy from GPU 0 to GPU 1", copy_rate(devices), "GB/s"}); });
   sums("NCCL", connect_nccl);
   return rows;
 }
