@@ -20,6 +20,7 @@
 #include "base/error.h"
 #include "base/interrupt.h"
 #include "bench/cpu_time.h"
+#include "bench/server_counts.h"
 #include "bench/stream.h"
 #include "bench/target.h"
 #include "bench/url.h"
@@ -61,6 +62,7 @@ class HttpTarget : public Target {
   LevelRun run(const LevelPlan& plan, Workload& workload, const LevelProgress& progress) override {
     Level level{plan, workload, progress, {}, 0, 0, Clock::now(), {}};
     level.records.resize(static_cast<size_t>(plan.requests));
+    const DraftCounts before = server_counts();
     const double cpu = cpu_time();
     io_.restart();
     if (plan.rate > 0) {
@@ -80,6 +82,7 @@ class HttpTarget : public Target {
       if (r.end == 0) r.end = level.now(), r.error = "interrupted";
     out.requests = std::move(level.records);
     out.cpu_seconds = cpu_time() - cpu;
+    if (counts_ && !out.interrupted) out.drafts = difference(before, server_counts()), out.drafts.seconds = level.now();
     return out;
   }
 
@@ -217,6 +220,33 @@ class HttpTarget : public Target {
     co_return Code{};
   }
 
+  /// What the server counts; nothing where it has no such page, or does not answer.
+  DraftCounts server_counts() {
+    DraftCounts out;
+    if (!counts_) return out;
+    io_.restart();
+    asio::co_spawn(io_, read_metrics(out), asio::detached);
+    io_.run();
+    return out;
+  }
+
+  asio::awaitable<void> read_metrics(DraftCounts& out) {
+    counts_ = false;  // until it has answered
+    Connection c(io_);
+    c.stream.expires_after(std::chrono::seconds(2));
+    auto [connect_error, endpoint] = co_await c.stream.async_connect(endpoints_, await);
+    if (connect_error) co_return;
+    auto request = make_request(http::verb::get, "");
+    request.target("/metrics");
+    auto [write_error, written] = co_await http::async_write(c.stream, request, await);
+    if (write_error) co_return;
+    http::response<http::string_body> response;
+    auto [read_error, bytes] = co_await http::async_read(c.stream, c.buffer, response, await);
+    if (read_error || response.result_int() != 200) co_return;
+    out = read_counts(response.body());
+    counts_ = true;
+  }
+
   std::string ask_for_model() {
     try {
       beast::tcp_stream stream(io_);
@@ -237,6 +267,7 @@ class HttpTarget : public Target {
   }
 
   HttpOptions options_;
+  bool counts_ = true;  // the server has metrics, as far as is known
   Address address_;
   asio::io_context io_{1};
   tcp::resolver::results_type endpoints_;

@@ -62,7 +62,9 @@ class InProcess : public Target {
     e.max_context = std::min(positions, o.most_tokens);
     e.cache_tokens = e.max_context * o.most_open;
     e.chunk_tokens = o.chunk;
-    e.speculate = o.context > 0 ? 0 : o.speculate;  // drafts of a cache that nobody computed say nothing
+    // Drafts of a cache that nobody computed say nothing, unless it is said how often they are right.
+    e.speculate = o.context > 0 && o.draft_acceptance < 0 ? 0 : o.speculate;
+    e.draft_acceptance = o.draft_acceptance;
     if (o.context > 0) {
       e.prefix_cache = false;
       // The window of each request and the rows of a chunk; no prompt is ever whole.
@@ -85,6 +87,8 @@ class InProcess : public Target {
                        printable(options_.device->name(), 100) + (options_.fast ? ", fast kernels" : ", exact kernels");
     if (options_.model.ranks > 1)
       text += fmt::format("; in {} parts, sums over {}", options_.model.ranks, engine_->model().communicator());
+    if (options_.draft_acceptance >= 0)
+      text += fmt::format("; drafts taken for right with probability {:g}", options_.draft_acceptance);
     if (options_.context > 0)
       text += fmt::format("; context of {} tokens that nobody computed: the cache holds numbers of their size",
                           options_.context);
@@ -139,15 +143,21 @@ class InProcess : public Target {
       if (!worked && plan.rate > 0 && due > now())
         std::this_thread::sleep_for(std::chrono::duration<double>(std::min(due - now(), 0.05)));
     }
+    const double took = now();
     out.interrupted = ended < plan.requests;
     for (const auto& [id, index] : open)
       engine_->cancel(id), out.requests[index].error = "interrupted", out.requests[index].end = now();
     while (!engine_->idle()) engine_->step([](const GenerationEvent&) {});
     out.cpu_seconds = cpu_time() - cpu;
     const Engine::Stats after = engine_->stats();
-    out.steps = after.steps - before.steps;
-    out.offered_drafts = after.speculation.offered - before.speculation.offered;
-    out.accepted_drafts = after.speculation.accepted - before.speculation.accepted;
+    DraftCounts& d = out.drafts;
+    d.steps = after.steps - before.steps, d.seconds = took;
+    d.generated = after.generated_tokens - before.generated_tokens;
+    d.offered = after.speculation.offered - before.speculation.offered;
+    d.accepted = after.speculation.accepted - before.speculation.accepted;
+    d.offered_at = after.speculation.offered_at, d.accepted_at = after.speculation.accepted_at;
+    for (size_t i = 0; i < before.speculation.offered_at.size(); ++i)
+      d.offered_at[i] -= before.speculation.offered_at[i], d.accepted_at[i] -= before.speculation.accepted_at[i];
     return out;
   }
 

@@ -28,14 +28,25 @@ struct RequestRecord {
   double tokens_a_piece() const { return tokens() / double(pieces.size()); }
 };
 
+/// What the engine did in a level: in process, or from the metrics of a server that has them.
+struct DraftCounts {
+  int64_t steps = 0;
+  double seconds = 0;                            // that the steps took, pauses between them included
+  int64_t generated = 0;                         // tokens
+  int64_t offered = 0, accepted = 0;             // drafts verified, and those that were right
+  std::vector<int64_t> offered_at, accepted_at;  // the same by place in the proposal
+
+  double tokens_a_step() const { return steps > 0 ? double(generated) / double(steps) : 0; }
+  double steps_a_second() const { return seconds > 0 ? double(steps) / seconds : 0; }
+};
+
 /// One level of a sweep as it ran, warm-up excluded.
 struct LevelRun {
   double concurrency = 0;  // requests kept open; 0: open loop
   double rate = 0;         // requests a second, open loop
   std::vector<RequestRecord> requests;
-  double cpu_seconds = 0;                           // of the load generator itself; in process: of everything
-  int64_t steps = 0;                                // of the engine, in process only
-  int64_t offered_drafts = 0, accepted_drafts = 0;  // speculation, in process only
+  double cpu_seconds = 0;  // of the load generator itself; in process: of everything
+  DraftCounts drafts;
   bool interrupted = false;
 };
 

@@ -200,6 +200,7 @@ Stretch longest_stretch(const std::vector<RequestRecord>& requests, double ratio
 LevelStats analyse(const LevelRun& run) {
   LevelStats s;
   s.concurrency = run.concurrency, s.rate = run.rate, s.interrupted = run.interrupted;
+  s.drafts = run.drafts;
   s.requests = run.requests.size();
   std::set<std::string> errors;
   for (const RequestRecord& r : run.requests) {

@@ -53,6 +53,7 @@ struct LevelStats {
   Quantiles late;          // open loop: how long after its time a request was sent
   double early = 1;        // output rate of the first fifth of the stretch over that of the rest
   double cpu_a_token = 0;  // seconds of the load generator's processor time
+  DraftCounts drafts;      // steps 0: not known
   Timeline timeline;
   std::vector<std::string> first_errors;  // different ones, at most five
   bool interrupted = false;

@@ -151,6 +151,10 @@ std::vector<std::string> remarks(const Sweep& s) {
     if (m.output_tokens > 0 && m.output_tokens < 0.9 * s.workload.output.mean())
       out.push_back(fmt::format("Load {}: outputs were {:.0f} tokens on average, {:g} were asked for.", load_text(l),
                                 m.output_tokens, s.workload.output.mean()));
+    if (m.drafts.accepted == 0 && m.drafts.offered >= 256)
+      out.push_back(
+          fmt::format("Load {}: of {} drafts not one was right: the draft stages do not belong to this model.",
+                      load_text(l), m.drafts.offered));
     if (m.cached_share > 0.05)
       out.push_back(fmt::format("Load {}: {:.0f} % of the prompt tokens came from the prefix cache.", load_text(l),
                                 100 * m.cached_share));
@@ -163,6 +167,20 @@ std::vector<std::string> remarks(const Sweep& s) {
                     looping, requests));
   if (s.interrupted) out.push_back("Interrupted: the last level is not complete.");
   return out;
+}
+
+/// Steps and drafts of a level; empty where they are not known.
+std::string draft_text(const Level& l) {
+  const DraftCounts& d = l.median().drafts;
+  if (d.steps == 0) return {};
+  std::string text =
+      fmt::format("Load {}: {:.1f} steps/s, {:.2f} tokens a step", load_text(l), d.steps_a_second(), d.tokens_a_step());
+  if (d.offered == 0) return text + ".";
+  text += fmt::format("; {} of {} drafts right, by place", d.accepted, d.offered);
+  for (size_t i = 0; i < d.offered_at.size() && d.offered_at[i] > 0; ++i)
+    text += fmt::format("{} {:.0f} %", i > 0 ? "," : "",
+                        100 * static_cast<double>(d.accepted_at[i]) / static_cast<double>(d.offered_at[i]));
+  return text + ".";
 }
 
 /// The step beside its floor, a line for each level that has one.
@@ -197,6 +215,8 @@ std::string text_report(const Sweep& s) {
         m.prompt_tokens, m.stretch.before, m.stretch.after, rate_text(m.whole_rate), m.cpu_a_token * 1e6);
   }
   for (const Level& l : s.levels)
+    if (const std::string text = draft_text(l); !text.empty()) out += text + "\n";
+  for (const Level& l : s.levels)
     if (l.floor) out += floor_text(l) + "\n";
   out += fit_text(s.fit) + "\n";
   for (const std::string& r : remarks(s)) out += "- " + r + "\n";
@@ -214,6 +234,8 @@ std::string markdown_report(const Sweep& s) {
   }
   out += "\n\nMilliseconds where nothing else is said; rates of the longest stretch at full load. " + fit_text(s.fit) +
          "\n\n";
+  for (const Level& l : s.levels)
+    if (const std::string text = draft_text(l); !text.empty()) out += "- " + text + "\n";
   for (const Level& l : s.levels)
     if (l.floor) out += "- " + floor_text(l) + "\n";
   for (const std::string& r : remarks(s)) out += "- " + r + "\n";

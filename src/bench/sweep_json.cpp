@@ -12,6 +12,22 @@ Json json_of(const Quantiles& q) {
   return {{"count", q.count}, {"p50", q.p50}, {"p90", q.p90}, {"p99", q.p99}, {"mean", q.mean}, {"max", q.most}};
 }
 
+/// Null where the engine's steps are not known.
+Json json_of(const DraftCounts& d) {
+  if (d.steps == 0) return nullptr;
+  Json shares = Json::array();
+  for (size_t i = 0; i < d.accepted_at.size(); ++i)
+    shares.push_back(d.offered_at[i] > 0
+                         ? Json(static_cast<double>(d.accepted_at[i]) / static_cast<double>(d.offered_at[i]))
+                         : Json(nullptr));
+  return {{"steps", d.steps},
+          {"steps_per_second", d.steps_a_second()},
+          {"tokens_per_step", d.tokens_a_step()},
+          {"drafts_verified", d.offered},
+          {"drafts_accepted", d.accepted},
+          {"accepted_share_by_position", std::move(shares)}};
+}
+
 Json json_of(const LevelStats& s) {
   return {{"requests", s.requests},
           {"errors", s.errors},
@@ -34,6 +50,7 @@ Json json_of(const LevelStats& s) {
           {"pieces_per_second", s.piece_rate},
           {"step_seconds", s.step_time},
           {"tokens_per_piece", s.tokens_a_piece},
+          {"engine", json_of(s.drafts)},
           {"mean_prompt_tokens", s.prompt_tokens},
           {"mean_output_tokens", s.output_tokens},
           {"cached_share_of_prompts", s.cached_share},

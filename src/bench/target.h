@@ -70,7 +70,8 @@ struct InProcessOptions {
   int64_t most_open = 1;                        // largest level of the sweep
   int64_t most_tokens = 0;                      // prompt and output of the longest request
   int64_t chunk = 512;
-  int32_t speculate = 0;  // EngineOptions::speculate
+  int32_t speculate = 0;         // EngineOptions::speculate
+  double draft_acceptance = -1;  // EngineOptions::draft_acceptance
   double temperature = 0;
 };
 

@@ -20,7 +20,7 @@ struct BenchOptions {
   bool shared_prefix = false, keep_end = false, no_warm_up = false;
   std::string speculate = "off";
   int64_t rounds = 4, requests = 0, repeats = 1, seed = 1, threads = 0, chunk = 512;
-  double rate = 0, temperature = 0, timeout = 600;
+  double rate = 0, temperature = 0, timeout = 600, acceptance = -1;
 };
 
 std::unique_ptr<bench::Target> target_of(const BenchOptions& o, const bench::WorkloadOptions& w, int64_t most_open) {
@@ -44,6 +44,7 @@ std::unique_ptr<bench::Target> target_of(const BenchOptions& o, const bench::Wor
                                    .most_tokens = (context > 0 ? context : w.input.high * 2) + w.output.high + 64,
                                    .chunk = o.chunk,
                                    .speculate = read_speculate(o.speculate),
+                                   .draft_acceptance = o.acceptance,
                                    .temperature = o.temperature});
 }
 
@@ -70,10 +71,12 @@ int run_bench(const BenchOptions& o, const Parser& parser) {
       throw UsageError(fmt::format("{} is of a server's URL, {} is a folder", name, printable(o.target, 200)));
   if (parser.given("--context") && parser.given("--input"))
     throw UsageError("--context and --input exclude each other");
-  for (const char* name : {"--threads", "--chunk", "--speculate", "--device", "--context", "--synthetic", "--exact",
-                           "--fast", "--tensor-parallel", "--profile"})
+  for (const char* name : {"--threads", "--chunk", "--speculate", "--draft-acceptance", "--device", "--context",
+                           "--synthetic", "--exact", "--fast", "--tensor-parallel", "--profile"})
     if (url && parser.given(name))
       throw UsageError(fmt::format("{} is of a model in this process, not of a server", name));
+  if (parser.given("--draft-acceptance") && read_speculate(o.speculate) == 0)
+    throw UsageError("--draft-acceptance needs --speculate auto or a number");
   if (parser.given("--profile") && !parser.given("--context")) throw UsageError("--profile needs --context");
   for (const std::string& path : {o.json, o.markdown, o.html, o.profile})
     if (!path.empty()) check_output_path(path);
@@ -123,6 +126,10 @@ Command bench_command() {
                  86400);
         p.option("--threads", o->threads, "of a model in this process", 1, 1024);
         p.option("--speculate", o->speculate, kSpeculateHelp);
+        p.option("--draft-acceptance", o->acceptance,
+                 "with --speculate: take each draft for right with this probability, whatever the model says. Speed is "
+                 "measured as with drafts so good; the text means nothing",
+                 0, 1);
         p.option("--chunk", o->chunk, "prompt tokens in one step of a model in this process (default 512)", 1, 1 << 20);
         p.choice("--device", o->device, {"auto", "cpu", "cuda"},
                  "of a model in this process; auto: a GPU if there is one");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <random>
 
 #include "base/error.h"
 
@@ -34,6 +35,7 @@ EngineOptions checked(EngineOptions o, const ModelConfig& config) {
          o.chunk_beside_decode, o.chunk_tokens);
   if (o.speculate < -1 || o.speculate > kMostDrafts)
     fail("engine: {} drafts in a step: it must be from 0 to {}, or -1 for as many as pay", o.speculate, kMostDrafts);
+  if (!(o.draft_acceptance <= 1)) fail("engine: a draft acceptance of {}: it must be at most 1", o.draft_acceptance);
   if (o.snapshots < -1) fail("engine: {} snapshots: it must be 0 or more, or -1 for as many as sequences", o.snapshots);
   if (o.snapshots == -1) o.snapshots = o.max_sequences;
   if (!o.prefix_cache) o.snapshots = 0;
@@ -92,7 +94,8 @@ Engine::Engine(const ModelConfig& config, const Weights& weights, const EngineOp
   if (rings_ > 0)
     drafts = dspark_source(config, weights, ops::op_table(options.ops, weights.memory->device().info(), options.fast));
   if (drafts && options_.speculate != 0)
-    speculator_ = std::make_unique<Speculator>(std::move(drafts), options_.speculate, config, cache_);
+    speculator_ =
+        std::make_unique<Speculator>(std::move(drafts), options_.speculate, config, cache_, options_.draft_acceptance);
   for (int rank = 1; rank < cache_.ranks(); ++rank) model_.set_layers(rank, cache_.layers(rank));
   set_recorder(recorder);
   max_context_ = std::min(max_context_, options.cache_tokens);
@@ -222,8 +225,10 @@ void Engine::verify(Active& a, const Activations& out, int64_t row, int64_t rows
   int64_t accepted = 0;
   bool right = true;
   for (int64_t i = 0; right; ++i) {
-    events.push_back(take_row(a, out, row + i));
-    right = i + 1 < rows && events.back().token.token == a.draft.tokens[static_cast<size_t>(i)];
+    const int32_t draft = i + 1 < rows ? a.draft.tokens[static_cast<size_t>(i)] : -1;
+    const bool forced = draft >= 0 && forced_right(a);
+    events.push_back(forced ? take_token_or_fail(a, {}, draft) : take_row(a, out, row + i));
+    right = options_.draft_acceptance < 0 ? draft >= 0 && events.back().token.token == draft : forced;
     accepted += right;
     right = right && events.back().finish == FinishReason::none;
   }
@@ -234,6 +239,13 @@ void Engine::verify(Active& a, const Activations& out, int64_t row, int64_t rows
   speculator_->verified(a, accepted);
   for (size_t i = first; i < events.size(); ++i)
     events[i].offered_drafts = a.offered, events[i].accepted_drafts = a.accepted;
+}
+
+/// Whether the next draft is taken for right by EngineOptions::draft_acceptance.
+bool Engine::forced_right(const Active& a) const {
+  if (options_.draft_acceptance < 0) return false;
+  std::mt19937_64 random(static_cast<uint64_t>(a.id) << 32 ^ a.tokens.size());
+  return std::uniform_real_distribution<>()(random) < options_.draft_acceptance;
 }
 
 /// `logits`: those behind the prompt tokens just fed. A request that gave way in its prompt may feed some again.

@@ -77,6 +77,7 @@ class Engine {
   /// `largest`: the likeliest token if the device has found it, else -1; then `logits` is the row.
   GenerationEvent take_token(Active& a, std::span<const float> logits, int32_t largest);
   GenerationEvent take_token_or_fail(Active& a, std::span<const float> logits, int32_t largest);
+  bool forced_right(const Active& a) const;
   bool device_draws(const Active& a) const;
   bool plan_draws();
 

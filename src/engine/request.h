@@ -82,8 +82,10 @@ struct EngineOptions {
                                     // latest ones; -1: max_sequences
   int32_t speculate = 0;            // drafts of a request in one step, at most; 0: none, -1: as many as pay. What a
                                     // request gets is the same with any number
-  int64_t window_tokens = 0;        // tokens whose window rows have room; 0: cache_tokens. Rows of a window are most of
-                                    // the bytes of a token, and only the last 128 of a sequence are read
+  double draft_acceptance = -1;  // for measurements alone: drafts are taken for right with this probability, whatever
+                                 // the model says, so the text means nothing; negative: drafts are verified
+  int64_t window_tokens = 0;     // tokens whose window rows have room; 0: cache_tokens. Rows of a window are most of
+                                 // the bytes of a token, and only the last 128 of a sequence are read
 };
 
 }  // namespace fathom

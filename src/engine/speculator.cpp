@@ -19,8 +19,13 @@ std::string draft_fault(const SpeculationStats& s) {
   return {};
 }
 
-Speculator::Speculator(std::unique_ptr<DraftSource> source, int64_t depth, const ModelConfig& config, Cache& cache)
-    : source_(std::move(source)), config_(config), cache_(cache), control_(source_->depth(), depth) {
+Speculator::Speculator(std::unique_ptr<DraftSource> source, int64_t depth, const ModelConfig& config, Cache& cache,
+                       double acceptance)
+    : source_(std::move(source)),
+      config_(config),
+      cache_(cache),
+      acceptance_(acceptance),
+      control_(source_->depth(), depth) {
   stats_.accepted_at.assign(static_cast<size_t>(source_->depth()), 0);
   stats_.offered_at.assign(static_cast<size_t>(source_->depth()), 0);
 }
@@ -118,6 +123,7 @@ void Speculator::take(Asked& asked, Draft draft, int64_t requests) {
     draft.shorten(fits);
   }
   ++stats_.proposals;
+  if (acceptance_ >= 0) draft.confidence.assign(draft.size(), static_cast<float>(acceptance_));
   a.draft = std::move(draft);
   a.draft.shorten(control_.worth(a.draft, a.drafts, requests));
 }

@@ -33,7 +33,9 @@ std::string draft_fault(const SpeculationStats& stats);
 class Speculator {
  public:
   /// `depth`: drafts of a request in one step; negative: as many as pay. `config` and `cache` outlive the object.
-  Speculator(std::unique_ptr<DraftSource> source, int64_t depth, const ModelConfig& config, Cache& cache);
+  /// `acceptance`: EngineOptions::draft_acceptance; drafts then say of themselves that they are right so often.
+  Speculator(std::unique_ptr<DraftSource> source, int64_t depth, const ModelConfig& config, Cache& cache,
+             double acceptance = -1);
 
   /// Keeps what drafts need of the tokens of a step; nothing while there are no drafts to come.
   void push(const StepBatch& batch, const Activations& out);
@@ -70,6 +72,7 @@ class Speculator {
   std::unique_ptr<DraftSource> source_;
   const ModelConfig& config_;
   Cache& cache_;
+  double acceptance_;
   DraftControl control_;
   SpeculationStats stats_;
 };

@@ -44,8 +44,7 @@ class SyntheticSource final : public WeightSource {
     if (!known) fail("synthetic model {}: there are {}", printable(std::string(base), 60), built_in_models());
     config_ = known->config;
     while (!rest.empty()) set(next());
-    config_.dspark.reset();  // drafts are not loaded
-    config_.num_nextn_predict_layers = 0;
+    set_drafts(base, *known);
     config_.compress_ratios.resize(static_cast<size_t>(config_.num_layers));
     config_.num_hash_layers = std::min(config_.num_hash_layers, config_.num_layers);
     for (ExpectedTensor& tensor : expected_tensors(config_, layout_)) {
@@ -102,10 +101,28 @@ class SyntheticSource final : public WeightSource {
       config_.num_layers = static_cast<int>(number_of(item, value, 1, config_.num_layers));
     else if (key == "experts")
       config_.num_experts = static_cast<int>(number_of(item, value, config_.experts_per_token, kMostExperts));
+    else if (item == "drafts=dspark" || item == "drafts=mtp")
+      drafts_ = item == "drafts=mtp" ? DraftKind::mtp : DraftKind::dspark;
     else if (key == "seed")
       seed_ = static_cast<uint64_t>(number_of(item, value, 0, INT64_MAX)) * 0x9E3779B97F4A7C15ull;
     else
-      fail("synthetic model: {} is none of layers=N, experts=N, seed=N", printable(std::string(item), 60));
+      fail("synthetic model: {} is none of layers=N, experts=N, seed=N, drafts=dspark, drafts=mtp",
+           printable(std::string(item), 60));
+  }
+
+  /// The draft stages that were asked for; none else.
+  void set_drafts(std::string_view base, const BuiltInModel& known) {
+    if (drafts_ == DraftKind::dspark && !config_.dspark)
+      fail("synthetic model {}: it has no DSpark draft; {} have one", printable(std::string(base), 60),
+           "fairy, v4-flash-0731 and v4-flash-0731-k160");
+    layout_.draft = drafts_;
+    layout_.draft_stages = drafts_ == DraftKind::none ? 0 : drafts_ == DraftKind::mtp ? 1 : known.layout.draft_stages;
+    config_.num_nextn_predict_layers = layout_.draft_stages;
+    if (drafts_ != DraftKind::dspark) return config_.dspark.reset();
+    auto& targets = config_.dspark->target_layers;  // the last ones
+    const auto count = static_cast<int>(targets.size());
+    if (config_.num_layers < count) fail("synthetic model: its DSpark draft needs at least {} layers", count);
+    for (int i = 0; i < count; ++i) targets[static_cast<size_t>(i)] = config_.num_layers - count + i;
   }
 
   /// How a tensor is drawn.
@@ -150,6 +167,7 @@ class SyntheticSource final : public WeightSource {
   ModelConfig config_;
   CheckpointLayout layout_;
   TensorTable tensors_;
+  DraftKind drafts_ = DraftKind::none;
   uint64_t total_ = 0, seed_ = 0;
 };
 

@@ -96,6 +96,8 @@ struct Metrics::Impl {
   prometheus::Counter& right = counter("vllm:spec_decode_num_accepted_tokens_total", "Drafted tokens that were right");
   prometheus::Family<prometheus::Counter>& right_at =
       counter_family("vllm:spec_decode_num_accepted_tokens_per_pos_total", "The same by place in the proposal");
+  prometheus::Family<prometheus::Counter>& verified_at = counter_family(
+      "fathom_draft_tokens_per_pos_total", "Drafted tokens that were verified, by place in the proposal");
   prometheus::Counter& draft_faults =
       counter("fathom_draft_faults_total", "Proposals that failed, and drafted ids outside the vocabulary");
   prometheus::Counter& steps = counter("fathom_engine_steps_total", "Steps of the engine");
@@ -189,6 +191,9 @@ std::string Metrics::text(const Service::Snapshot& service, const Backend::Limit
   for (size_t i = 0; i < drafts.accepted_at.size(); ++i) {
     const int64_t earlier = i < before.accepted_at.size() ? before.accepted_at[i] : 0;
     raise(m.right_at.Add({{"model_name", m.model}, {"position", std::to_string(i)}}), drafts.accepted_at[i] - earlier);
+    const int64_t verified = i < before.offered_at.size() ? before.offered_at[i] : 0;
+    raise(m.verified_at.Add({{"model_name", m.model}, {"position", std::to_string(i)}}),
+          drafts.offered_at[i] - verified);
   }
   raise(m.draft_faults, drafts.failed + drafts.refused - before.failed - before.refused);
   raise(m.failures, service.failures);

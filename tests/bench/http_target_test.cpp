@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "bench/server_counts.h"
 #include "bench/sweep.h"
 
 namespace fathom::bench {
@@ -107,6 +108,10 @@ void chunk(int s, const std::string& text) {
 }
 
 bool list_models(int s, const std::string& request) {
+  if (request.find("GET /metrics") != std::string::npos) {
+    put(s, "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+    return true;
+  }
   if (!request.starts_with("GET /v1/models ")) return false;
   const std::string body = R"({"data":[{"id":"canned"}]})";
   put(s, "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: " + std::to_string(body.size()) +
@@ -159,8 +164,29 @@ TEST(HttpTarget, KeepsSoManyRequestsOpenOnAsManyConnections) {
     EXPECT_LE(q.last(), q.end);
   }
   EXPECT_EQ(most, 4);
-  EXPECT_EQ(server.connections(), 5) << "connections are kept: one asked for the model, four worked";
+  EXPECT_EQ(server.connections(), 6) << "connections are kept: one asked for the model, one for metrics, four worked";
   EXPECT_EQ(longest_stretch(r.requests).peak, 4);
+}
+
+TEST(HttpTarget, CountsStepsAndDraftsFromTheServersMetrics) {
+  const DraftCounts before = read_counts("fathom_engine_steps_total 5\nvllm:generation_tokens_total{a=\"b\"} 7\n");
+  EXPECT_EQ(before.steps, 5);
+  const DraftCounts after = read_counts(
+      "# TYPE fathom_engine_steps_total counter\nfathom_engine_steps_total 15\n"
+      "vllm:generation_tokens_total{a=\"b\"} 27\nvllm:spec_decode_num_draft_tokens_total{a=\"b\"} 20\n"
+      "vllm:spec_decode_num_accepted_tokens_total 10\n"
+      "fathom_draft_tokens_per_pos_total{m=\"x\",position=\"0\"} 10\n"
+      "fathom_draft_tokens_per_pos_total{m=\"x\",position=\"1\"} 10\n"
+      "fathom_draft_tokens_per_pos_total{m=\"x\",position=\"9999999999\"} 10\n"
+      "vllm:spec_decode_num_accepted_tokens_per_pos_total{m=\"x\",position=\"0\"} 10\nx nan\ny 1e300\nrubbish");
+  const DraftCounts d = difference(before, after);
+  EXPECT_EQ(d.steps, 10);
+  EXPECT_EQ(d.tokens_a_step(), 2);
+  EXPECT_EQ(d.offered, 20);
+  EXPECT_EQ(d.accepted, 10);
+  EXPECT_EQ(d.offered_at, (std::vector<int64_t>{10, 10}));
+  EXPECT_EQ(d.accepted_at, (std::vector<int64_t>{10, 0}));
+  EXPECT_EQ(difference(after, before).steps, 0) << "another server";
 }
 
 TEST(HttpTarget, SendsAtRandomTimesWhenGivenARate) {
