@@ -7,7 +7,7 @@
 namespace fathom {
 namespace {
 
-constexpr int64_t kTokenCounts[] = {1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64};
+constexpr int64_t kTokenCounts[] = {1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128};
 
 int64_t power_of_two(int64_t at_least) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(at_least)));

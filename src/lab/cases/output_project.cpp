@@ -60,7 +60,7 @@ Case make(int64_t tokens, int64_t heads, int64_t groups, int64_t rank, bool ragg
 OpCases output_project_cases() {
   const auto random = [](uint64_t seed) {
     Rng rng(seed);
-    const int64_t groups = rng.pick({1, 2, 4}), tokens = std::min<int64_t>(some_tokens(rng), 33);
+    const int64_t groups = rng.pick({1, 2, 4}), tokens = rng.chance(0.2) ? rng.between(17, 130) : some_tokens(rng);
     return make(tokens, groups * rng.pick({1, 2}), groups, rng.pick({128, 256}), true, rng);
   };
   const auto timed = [](std::string_view, int64_t batch, uint64_t seed) {

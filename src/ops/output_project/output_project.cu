@@ -36,7 +36,7 @@ bool output_project_sm80_can_run(const OutputProjectArgs& a, const DeviceInfo& d
   const int64_t rows = a.wo_a.codes.size[0], columns = a.wo_a.codes.size[1];
   return d.backend == Backend::cuda && d.compute_capability >= 80 && a.o.size[2] == op::kHeadDim && a.groups > 0 &&
          a.o.size[1] % a.groups == 0 && columns == a.o.size[1] / a.groups * op::kHeadDim && rows % a.groups == 0 &&
-         rows / a.groups % moe::kBlock == 0 && rows < int64_t{1} << 20 && a.o.stride[0] % 8 == 0 &&
+         rows / a.groups % moe::kBlock == 0 && rows < op::kMostRows && a.o.stride[0] % 8 == 0 &&
          a.o.stride[1] % 8 == 0 && a.wo_a.codes.stride[0] % 16 == 0 && a.wo_a.codes.stride[0] < int64_t{1} << 24 &&
          a.z.stride[0] % 8 == 0 && a.z_codes.stride[0] % 8 == 0 && 128 * a.o.stride[0] < int64_t{1} << 32 &&
          a.o.size[0] < 65535 * 8;

@@ -56,14 +56,15 @@ inline Plan make_plan(const OutputProjectArgs& a) {
 /// Floats of partial sums that a block leaves to the last block of its rows.
 inline constexpr int kBlockSums = 4 * 2 * 64 * (moe::kGroupRows + 4);
 
-inline size_t counter_bytes(const OutputProjectArgs& a, const Plan& plan) {
-  return (static_cast<size_t>(plan.height * (a.wo_a.codes.size[0] / moe::kBlock)) * sizeof(uint32_t) + 255) / 256 * 256;
-}
+/// The counters have the same place and size for every number of tokens: a launch with other shapes must not find
+/// partial sums there. Blocks meet where there are at most two tiles of tokens.
+inline constexpr int64_t kMostRows = int64_t{1} << 20;
+inline constexpr size_t kCounterBytes = 2 * (kMostRows / moe::kBlock) * sizeof(uint32_t);
 
 inline size_t workspace_bytes(const OutputProjectArgs& a) {
   const Plan p = make_plan(a);
   const size_t blocks = static_cast<size_t>(p.width * p.height) << p.log2_slices;
-  return counter_bytes(a, p) + (p.split ? blocks * kBlockSums * sizeof(float) : 0);
+  return kCounterBytes + (p.split ? blocks * kBlockSums * sizeof(float) : 0);
 }
 
 inline Params pack(const OutputProjectArgs& a, const Plan& plan, void* workspace) {
@@ -83,7 +84,7 @@ inline Params pack(const OutputProjectArgs& a, const Plan& plan, void* workspace
   p.group_heads = static_cast<int32_t>(a.o.size[1] / a.groups);
   p.log2_slices = plan.log2_slices, p.log2_sets = plan.log2_sets;
   p.split = plan.split, p.arrivals = static_cast<uint32_t*>(workspace);
-  if (plan.split) p.partial = reinterpret_cast<float*>(static_cast<std::byte*>(workspace) + counter_bytes(a, plan));
+  if (plan.split) p.partial = reinterpret_cast<float*>(static_cast<std::byte*>(workspace) + kCounterBytes);
   return p;
 }
 
