@@ -148,7 +148,7 @@ TEST(Service, ADeadlineEndsAJobThatRunsAndOneThatWaits) {
   Service service(backend, {}, at_once);
   for (int i = 0; i < 2; ++i) {
     Job j = job(record, i);
-    j.deadline = Clock::now() + 50ms;
+    j.deadline = Clock::now() + (i == 0 ? 150ms : 50ms);  // the one that waits ends while the other runs
     accept(service, one(std::move(j)));
   }
   for (int i = 0; i < 2; ++i) EXPECT_EQ(record.wait_for_end(i).ends.front().end, EndReason::deadline);

@@ -94,14 +94,16 @@ function headline() {
 function table() {
   const rates = [['load', loadText], ['tokens/s', (l) => rate(l.output_tokens_per_second)],
     ['of each', (l) => rate(l.steady.open_mean > 0 ? l.output_tokens_per_second / l.steady.open_mean : 0)], ['with prompts', (l) => rate(l.total_tokens_per_second)],
-    ['step ms', (l) => ms(l.step_seconds)], ['tokens a piece', (l) => l.tokens_per_piece.toFixed(2)], ['cached', (l) => percent(l.cached_share_of_prompts)],
+    ['step ms', (l) => ms(l.step_seconds)], ['steps/s', (l) => (l.engine ? rate(l.engine.steps_per_second) : '-')],
+    ['tokens a step', (l) => (l.engine ? l.engine.tokens_per_step.toFixed(2) : '-')],
+    ['drafts right', (l) => (l.engine && l.engine.drafts_verified > 0 ? percent(l.engine.drafts_accepted / l.engine.drafts_verified) : '-')], ['tokens a piece', (l) => l.tokens_per_piece.toFixed(2)], ['cached', (l) => percent(l.cached_share_of_prompts)],
     ['errors', (l) => count(l.errors)], ['steady s', (l) => l.steady.seconds.toFixed(1)], ['spread', (l) => (l.repeats.length > 1 ? percent(l.spread) : '-')]];
   const times = [['load', loadText]];
   for (const [name, key] of [['TTFT', 'ttft'], ['ITL', 'itl'], ['TPOT', 'tpot'], ['whole', 'e2e']])
     for (const p of ['p50', 'p90', 'p99']) times.push([name + ' ' + p, (l) => ms(l.seconds[key][p])]);
   const made = (label, columns) => plainTable(label, columns.map(([text]) => ({label: text, numeric: true})), report.levels.map((l) => columns.map(([, value]) => value(l))));
   return section('levels', 'Levels of load', made('Rates', rates),
-    note('Rates are of the steady stretch, the longest one at full load. Of several repeats the median is shown; spread is half their range over their mean.'), made('Times in milliseconds', times),
+    note('Rates are of the steady stretch, the longest one at full load. Of several repeats the median is shown; spread is half their range over their mean. Steps are those of the engine, where it tells them; drafts right: of those that were verified.'), made('Times in milliseconds', times),
     note('Milliseconds, of the requests sent in that stretch: to the first token (TTFT), between pieces of one stream (ITL), a token (TPOT), whole.'));
 }
 
