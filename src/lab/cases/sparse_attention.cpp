@@ -155,8 +155,8 @@ std::string codes_are_close(const Shape& s, const Addresses& got, const Addresse
 
 void add_outputs(Case& c, Shape& s, bool bf16_out, bool lse, bool codes, double limit) {
   if (bf16_out) {
-    // The reference's own bf16 probabilities and output are up to 2.6e-3 from the truth, the variant's output 1.8e-3;
-    // how far a variant may be from the truth is stated apart.
+    // The reference, with bf16 probabilities, is up to 2.9e-3 from the truth in random cases, the CUDA variants up to
+    // 2.2e-3; how far a variant may be from the truth is stated apart.
     s.out_slot = c.out<bf16>("out", s.out.elements(), Tolerance::relative_l2(3.5e-3), s.out.stride);
     c.truths.push_back({s.out_slot.index, limit, [s](const Addresses& a) { return s.truth(a); }});
   }
