@@ -38,8 +38,10 @@ CheckResult drafts_change_nothing(const LoadedModel& m, const std::string& ops) 
   EngineOptions options;
   options.ops = m.device().shares_host_memory() ? ops : "cuda";
   options.cache_tokens = 4096, options.max_sequences = 4, options.max_context = 1024, options.chunk_tokens = 128;
-  Engine plain(m.config(), m.weights, options);
-  const Outputs want = generate(plain, m.config().vocab_size);
+  const Outputs want = [&] {  // one engine at a time: memory may be scarce
+    Engine plain(m.config(), m.weights, options);
+    return generate(plain, m.config().vocab_size);
+  }();
   options.speculate = kMostDrafts;
   Engine drafted(m.config(), m.weights, options);
   const Outputs got = generate(drafted, m.config().vocab_size);

@@ -106,6 +106,8 @@ void RankThreads::set_ops(const ops::OpTable& ops) {
 }
 
 void RankThreads::run(const StepBatch& batch, How how, const std::function<void()>& lead) {
+  if (const auto failure = communicator().failure())  // one that cannot be used again
+    fail("rank {} of {}: {}", failure->rank, communicators_.size(), failure->what);
   {
     const std::lock_guard lock(mutex_);
     batch_ = &batch, how_ = how;
@@ -123,10 +125,15 @@ void RankThreads::finish() {
   for (const auto& c : communicators_)
     if (!first) first = c->failure();
   if (!first) return;
-  try {
-    device_.synchronize("stopping");
-  } catch (const Error&) {  // what failed is known
-  }
+  const auto stop = [](ops::ComputeDevice& device) {
+    try {
+      device.synchronize("stopping");
+    } catch (const Error&) {  // what failed is known
+    }
+  };
+  // What any rank has still running may write to the others, until all have stopped.
+  stop(device_);
+  for (Worker& w : workers_) stop(w.weights->memory->device());
   for (const auto& c : communicators_) c->reset();
   fail("rank {} of {}: {}", first->rank, communicators_.size(), first->what);
 }

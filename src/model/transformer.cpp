@@ -33,6 +33,7 @@ void Transformer::set_layers(int rank, std::span<const LayerCache> layers) {
 }
 
 Transformer::~Transformer() {
+  recorded_.clear();  // before the ranks, whose sums are part of them
   if (trace_) end_trace();
 }
 
@@ -60,7 +61,7 @@ void Transformer::end_trace() {
 const Activations& Transformer::step(const StepBatch& batch, std::span<const LayerCache> layers, Fetch what) {
   StepSpan span(block_.recorder(), batch.prefill_tokens, batch.ids.size[0] - batch.prefill_tokens);
   if (ranks_) {
-    ranks_->run(batch, {use_graphs_, block_.dry()}, [&] {
+    ranks_->run(batch, {records(), block_.dry()}, [&] {
       launch_and_fetch(batch, layers, what);
       device_.synchronize("running a step");
     });
@@ -94,10 +95,15 @@ void Transformer::run(const StepBatch& batch, std::span<const LayerCache> layers
   if (!device_.shares_host_memory() && leads) block_.choose(batch.sampling);
 }
 
+/// Whether steps may be recorded now. All ranks must agree: a recorded step has other sizes.
+bool Transformer::records() const {
+  return use_graphs_ && !probe_ && !(block_.recorder() && !trace_);
+}
+
 /// False when this step is none to be recorded. The first step of a size runs op by op, which also makes all scratch
 /// memory, and is then recorded.
 bool Transformer::run_recorded(const StepBatch& batch, std::span<const LayerCache> layers) {
-  if (device_.shares_host_memory() || !use_graphs_ || probe_ || (block_.recorder() && !trace_)) return false;
+  if (device_.shares_host_memory() || !records()) return false;
   const auto shape = decode_shape(batch);
   if (!shape) return false;
   const StepBatch& placed = batch_memory_.place(batch, *shape);

@@ -85,6 +85,7 @@ class Transformer {
   void keep_features(int layer);
   void run(const StepBatch& batch, std::span<const LayerCache> layers);
   bool run_recorded(const StepBatch& batch, std::span<const LayerCache> layers);
+  bool records() const;
   void fetch(Fetch what);
 
   /// A recorded step: what it depends on besides the data.

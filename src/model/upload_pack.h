@@ -4,6 +4,7 @@
 #include <bit>
 #include <cstring>
 #include <functional>
+#include <utility>
 #include <vector>
 
 #include "base/view.h"
@@ -28,14 +29,15 @@ class UploadPack {
   }
 
   void send() {
-    if (staging_.size() > memory_.size()) {
+    sent_.clear(), sent_.swap(staging_);  // nothing is left of them if this throws
+    const auto places = std::exchange(places_, {});
+    if (sent_.size() > memory_.size()) {
       memory_ = ops::DeviceBuffer();
-      memory_ = ops::DeviceBuffer(device_, std::bit_ceil(staging_.size()));
+      memory_ = ops::DeviceBuffer(device_, std::bit_ceil(sent_.size()));
       ++generation_;
     }
-    if (!staging_.empty()) device_.upload(memory_.data(), staging_.data(), staging_.size());
-    for (const auto& place : places_) place(memory_.data());
-    places_.clear(), staging_.clear();
+    if (!sent_.empty()) device_.upload(memory_.data(), sent_.data(), sent_.size());
+    for (const auto& place : places) place(memory_.data());
   }
 
   /// Changes whenever the memory has moved.
@@ -44,7 +46,7 @@ class UploadPack {
  private:
   static constexpr size_t kAlignment = 256;
   ops::ComputeDevice& device_;
-  std::vector<std::byte> staging_;
+  std::vector<std::byte> staging_, sent_;
   std::vector<std::function<void(std::byte*)>> places_;
   ops::DeviceBuffer memory_;
   int64_t generation_ = 0;
