@@ -9,6 +9,19 @@ namespace device = ops::device;
 
 constexpr int kThreads = 256, kMostBlocks = 264;
 
+/// 16 bytes to or from memory that several GPUs write and read, past the caches of this one. Each half arrives whole.
+FATHOM_DEVICE void store_shared_by_gpus(uint64_t* p, uint64_t low, uint64_t high) {
+  asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(low), "l"(high) : "memory");
+}
+FATHOM_DEVICE void load_shared_by_gpus(const uint64_t* p, uint64_t& low, uint64_t& high) {
+  asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(low), "=l"(high) : "l"(p) : "memory");
+}
+FATHOM_DEVICE uint64_t nanoseconds() {
+  uint64_t t;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
+  return t;
+}
+
 FATHOM_DEVICE uint64_t* place(uint64_t* inbox, const Link& link, uint32_t number, int from, int64_t packet) {
   return inbox + (((number & 1) * link.size + from) * kPackets + packet) * 2;
 }
@@ -18,8 +31,8 @@ FATHOM_DEVICE void send(const Link& link, uint32_t number, int64_t packet, uint6
   const uint64_t mark = uint64_t{number} << 32;
   for (int r = 0; r < link.size; ++r) {
     if (r == link.rank) continue;
-    device::store_shared_by_gpus(place(link.inbox[r], link, number, link.rank, packet), (data & 0xFFFFFFFFu) | mark,
-                                 data >> 32 | mark);
+    store_shared_by_gpus(place(link.inbox[r], link, number, link.rank, packet), (data & 0xFFFFFFFFu) | mark,
+                         data >> 32 | mark);
   }
 }
 
@@ -28,13 +41,13 @@ FATHOM_DEVICE bool receive(const Link& link, uint32_t number, int from, int64_t 
   const uint64_t* at = place(link.inbox[link.rank], link, number, from, packet);
   uint64_t low, high, since = 0;
   for (uint32_t spins = 0; patient; ++spins) {
-    device::load_shared_by_gpus(at, low, high);
+    load_shared_by_gpus(at, low, high);
     if (low >> 32 == number && high >> 32 == number) {
       data = (low & 0xFFFFFFFFu) | high << 32;
       return true;
     }
     if (spins % 1024 != 1023) continue;
-    const uint64_t now = device::nanoseconds();
+    const uint64_t now = nanoseconds();
     if (since == 0) since = now;
     if (*link.give_up != 0 || *link.gave_up != 0 || now - since > link.patience) *link.gave_up = 1, patient = false;
   }
@@ -73,42 +86,10 @@ FATHOM_DEVICE void store(bf16* sum, int64_t packet, const float (&v)[4]) {
   reinterpret_cast<uint64_t*>(sum)[packet] = low | high << 32;
 }
 
-/// kValues of a packet: 2 floats or 4 bf16. kEach: packets that a thread has under way at once.
-template <int kValues, int kEach>
-__global__ void __launch_bounds__(kThreads, 2)
-    reduce(const __grid_constant__ Link link, const uint64_t* part, bf16* sum, int64_t packets) {
-  device::wait_for_previous_kernel();
-  device::let_next_kernel_start();
-  const uint32_t number = begin_message(link);
-  const int64_t stride = int64_t{gridDim.x} * kThreads;
-  bool patient = true;
-  for (int64_t base = int64_t{blockIdx.x} * kThreads + threadIdx.x; base < packets; base += stride * kEach) {
-    uint64_t own[kEach];
-    FATHOM_UNROLL
-    for (int k = 0; k < kEach; ++k) {
-      const int64_t i = base + k * stride;
-      if (i < packets) own[k] = part[i], send(link, number, i, own[k]);
-    }
-    FATHOM_UNROLL
-    for (int k = 0; k < kEach; ++k) {
-      const int64_t i = base + k * stride;
-      if (i >= packets) break;
-      float total[kValues] = {};
-      for (int r = 0; r < link.size; ++r) {
-        uint64_t data = own[k];
-        if (r != link.rank && !receive(link, number, r, i, patient, data)) data = 0;
-        add(total, data);
-      }
-      store(sum, i, total);
-    }
-  }
-  end_message(link, number);
-}
-
-template <int kEach>
-__global__ void __launch_bounds__(kThreads, 2)
-    gather(const __grid_constant__ Link link, const uint64_t* part, uint64_t* full, int64_t first, int64_t packets,
-           int64_t row_packets) {
+/// Sends this rank's packets, part[first ..), to all others. For each, `take(i, from)` is called, where from(r) is rank
+/// r's packet. kEach: packets that a thread has under way at once.
+template <int kEach, typename Take>
+FATHOM_DEVICE void exchange(const Link& link, const uint64_t* part, int64_t first, int64_t packets, const Take& take) {
   device::wait_for_previous_kernel();
   device::let_next_kernel_start();
   const uint32_t number = begin_message(link);
@@ -125,15 +106,35 @@ __global__ void __launch_bounds__(kThreads, 2)
     for (int k = 0; k < kEach; ++k) {
       const int64_t i = base + k * stride;
       if (i >= packets) break;
-      const int64_t row = (first + i) / row_packets, column = (first + i) % row_packets;
-      for (int r = 0; r < link.size; ++r) {
+      take(i, [&](int r) {
         uint64_t data = own[k];
         if (r != link.rank && !receive(link, number, r, i, patient, data)) data = 0;
-        full[(row * link.size + r) * row_packets + column] = data;
-      }
+        return data;
+      });
     }
   }
   end_message(link, number);
+}
+
+/// kValues of a packet: 2 floats or 4 bf16.
+template <int kValues, int kEach>
+__global__ void __launch_bounds__(kThreads, 2)
+    reduce(const __grid_constant__ Link link, const uint64_t* part, bf16* sum, int64_t packets) {
+  exchange<kEach>(link, part, 0, packets, [&](int64_t i, const auto& from) {
+    float total[kValues] = {};
+    for (int r = 0; r < link.size; ++r) add(total, from(r));
+    store(sum, i, total);
+  });
+}
+
+template <int kEach>
+__global__ void __launch_bounds__(kThreads, 2)
+    gather(const __grid_constant__ Link link, const uint64_t* part, uint64_t* full, int64_t first, int64_t packets,
+           int64_t row_packets) {
+  exchange<kEach>(link, part, first, packets, [&](int64_t i, const auto& from) {
+    const int64_t row = (first + i) / row_packets, column = (first + i) % row_packets;
+    for (int r = 0; r < link.size; ++r) full[(row * link.size + r) * row_packets + column] = from(r);
+  });
 }
 
 FATHOM_DEVICE float widened(float v) {

@@ -319,19 +319,6 @@ FATHOM_DEVICE T* in_cluster_block(T* p, int rank) {
 
 /// Programmatic dependent launch: wait until what the previous kernel of the stream wrote is visible; let the next one
 /// start its own prologue. Without the launch attribute both do nothing.
-/// 16 bytes to or from memory that several GPUs write and read, past the caches of this one. Each half arrives whole.
-FATHOM_DEVICE void store_shared_by_gpus(uint64_t* p, uint64_t low, uint64_t high) {
-  asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(low), "l"(high) : "memory");
-}
-FATHOM_DEVICE void load_shared_by_gpus(const uint64_t* p, uint64_t& low, uint64_t& high) {
-  asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(low), "=l"(high) : "l"(p) : "memory");
-}
-FATHOM_DEVICE uint64_t nanoseconds() {
-  uint64_t t;
-  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
-  return t;
-}
-
 FATHOM_DEVICE void wait_for_previous_kernel() {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -152,11 +152,7 @@ struct Product {
         nvfp4_factors(scales[m].low[0], low[m]), nvfp4_factors(scales[m].high[0], high[m]);
         continue;
       }
-      decode_factors<kFormat>(scales[m].low, source, lane, low[m]);
-      if constexpr (is_fp4(kFormat))
-        decode_factors<kFormat>(scales[m].high, source, lane, high[m]);
-      else
-        high[m][0] = high[m][1] = low[m][0];
+      unit_factors<kFormat>(scales[m], source, lane, low[m], high[m]);
     }
     FATHOM_UNROLL
     for (int step = 0; step < kSteps; ++step) {

@@ -116,13 +116,7 @@ FATHOM_DEVICE void stream_multiply(StreamSums& s, const Unit (&u)[2], const Scal
                                    const Float4 (&b)[unit_steps(kFormat)][kLive], int lane, const Done& done) {
   uint32_t low[2][2], high[2][2];
   FATHOM_UNROLL
-  for (int m = 0; m < 2; ++m) {
-    decode_factors<kFormat>(scales[m].low, source, lane, low[m]);
-    if constexpr (is_fp4(kFormat))
-      decode_factors<kFormat>(scales[m].high, source, lane, high[m]);
-    else
-      high[m][0] = high[m][1] = low[m][0];
-  }
+  for (int m = 0; m < 2; ++m) unit_factors<kFormat>(scales[m], source, lane, low[m], high[m]);
   FATHOM_UNROLL
   for (int step = 0; step < unit_steps(kFormat); ++step) {
     uint32_t a[2][2][4];  // [matrix][rows g, g + 8][pair]

@@ -172,6 +172,17 @@ FATHOM_DEVICE void decode_factors(const uint32_t (&words)[Scales<kFormat>::kWord
   }
 }
 
+/// The same for rows g and g + 8 of a unit; fp8 rows share a scale.
+template <ExpertFormat kFormat>
+FATHOM_DEVICE void unit_factors(const Scales<kFormat>& scales, int source, int lane, uint32_t (&low)[2],
+                                uint32_t (&high)[2]) {
+  decode_factors<kFormat>(scales.low, source, lane, low);
+  if constexpr (is_fp4(kFormat))
+    decode_factors<kFormat>(scales.high, source, lane, high);
+  else
+    high[0] = high[1] = low[0];
+}
+
 /// Eight e2m1 codes times `factor` as pairs (0,4) (1,5) (2,6) (3,7). The code seem, moved to the bf16 field
 /// s000000eem000000, is its value times 2^-126; one product with two powers of two moves the sign and the rest of two
 /// codes to where they belong.
