@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 
 namespace fathom {
 namespace {
@@ -96,28 +95,9 @@ void BatchMemory::each_array(StepBatch& b, const Visit& visit) {
   visit(b.sampling);
 }
 
-/// One copy of all arrays.
 void BatchMemory::send(StepBatch& b) {
-  constexpr size_t kAlignment = 256;
-  size_t bytes = 0;
-  const auto room = [](const auto& view) {
-    return (static_cast<size_t>(view.count()) * sizeof(*view.data) + kAlignment - 1) / kAlignment * kAlignment;
-  };
-  each_array(b, [&](auto& view) { bytes += room(view); });
-  if (bytes > memory_.size()) {
-    memory_ = ops::DeviceBuffer();
-    memory_ = ops::DeviceBuffer(device_, std::bit_ceil(bytes));
-    ++generation_;
-  }
-  staging_.resize(std::max(staging_.size(), bytes));
-  size_t at = 0;
-  each_array(b, [&](auto& view) {
-    if (view.count() > 0)
-      std::memcpy(staging_.data() + at, view.data, static_cast<size_t>(view.count()) * sizeof(*view.data));
-    view.data = reinterpret_cast<decltype(view.data)>(memory_.data() + at);
-    at += room(view);
-  });
-  device_.upload(memory_.data(), staging_.data(), bytes);
+  each_array(b, [&](auto& view) { pack_.add(view); });
+  pack_.send();
 }
 
 const StepBatch& BatchMemory::place(const StepBatch& batch) {

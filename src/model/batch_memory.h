@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "model/step.h"
+#include "model/upload_pack.h"
 #include "ops/compute_device.h"
 
 namespace fathom {
@@ -35,14 +36,14 @@ struct IdleBatch {
 
 class BatchMemory {
  public:
-  explicit BatchMemory(ops::ComputeDevice& device) : device_(device) {}
+  explicit BatchMemory(ops::ComputeDevice& device) : device_(device), pack_(device, UploadPack::always) {}
 
   /// The batch on the device: itself where the host's memory is the device's.
   const StepBatch& place(const StepBatch& batch);
   /// The batch filled up to `shape`, always at the same addresses while generation() stays. Tokens that fill up repeat
   /// the first one and write nothing.
   const StepBatch& place(const StepBatch& batch, const BatchShape& shape);
-  int64_t generation() const { return generation_; }
+  int64_t generation() const { return pack_.generation(); }
 
  private:
   template <typename Visit>
@@ -51,9 +52,7 @@ class BatchMemory {
 
   ops::ComputeDevice& device_;
   StepBatch placed_;
-  std::vector<std::byte> staging_;
-  ops::DeviceBuffer memory_;
-  int64_t generation_ = 0;
+  UploadPack pack_;
 
   // Arrays of a batch that is filled up.
   std::vector<int32_t> ids_, position_, window_slot_, window_index_, window_length_, index128_, length128_, pages_,

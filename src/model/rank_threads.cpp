@@ -105,9 +105,12 @@ void RankThreads::set_ops(const ops::OpTable& ops) {
   for (Worker& w : workers_) w.model->set_ops(ops);
 }
 
+void RankThreads::report(const dist::Failure& f) const {
+  fail("rank {} of {}: {}", f.rank, communicators_.size(), f.what);
+}
+
 void RankThreads::run(const StepBatch& batch, How how, const std::function<void()>& lead) {
-  if (const auto failure = communicator().failure())  // one that cannot be used again
-    fail("rank {} of {}: {}", failure->rank, communicators_.size(), failure->what);
+  if (const auto failure = communicator().failure()) report(*failure);  // it cannot be used again
   {
     const std::lock_guard lock(mutex_);
     batch_ = &batch, how_ = how;
@@ -135,7 +138,7 @@ void RankThreads::finish() {
   stop(device_);
   for (Worker& w : workers_) stop(w.weights->memory->device());
   for (const auto& c : communicators_) c->reset();
-  fail("rank {} of {}: {}", first->rank, communicators_.size(), first->what);
+  report(*first);
 }
 
 }  // namespace fathom

@@ -58,6 +58,7 @@ class RankThreads {
   void wait(std::condition_variable& signal, const Ready& ready);
   /// The others have done what was ordered. Throws Error for the first failure.
   void finish();
+  [[noreturn]] void report(const dist::Failure& failure) const;
   void stop() noexcept;
 
   const bool patient_;  // waiting threads sleep at once

@@ -12,15 +12,17 @@
 
 namespace fathom {
 
-/// Where the device shares the host's memory nothing is copied and views stay what they are.
 class UploadPack {
  public:
-  explicit UploadPack(ops::ComputeDevice& device) : device_(device) {}
+  enum When { where_needed, always };
+
+  /// where_needed: where the device shares the host's memory nothing is copied and views stay what they are.
+  explicit UploadPack(ops::ComputeDevice& device, When when = where_needed) : device_(device), when_(when) {}
 
   /// `view` is of host memory until send(), of the device's from then on until the next send().
   template <typename T, int Rank>
   void add(View<const T, Rank>& view) {
-    if (device_.shares_host_memory()) return;
+    if (when_ == where_needed && device_.shares_host_memory()) return;
     const size_t bytes = static_cast<size_t>(view.count()) * sizeof(T);
     const size_t at = staging_.size();
     staging_.resize(at + (bytes + kAlignment - 1) / kAlignment * kAlignment);
@@ -46,6 +48,7 @@ class UploadPack {
  private:
   static constexpr size_t kAlignment = 256;
   ops::ComputeDevice& device_;
+  const When when_;
   std::vector<std::byte> staging_, sent_;
   std::vector<std::function<void(std::byte*)>> places_;
   ops::DeviceBuffer memory_;
