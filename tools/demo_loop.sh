@@ -2,8 +2,13 @@
 # this machine allows. Sourced by demo, which defines say, begin and the rest; results go to demo-out/.
 
 fathom=build/release/bin/fathom
-server_pid=
+server_pid= load_pid=
+stop_load() {
+  [ -n "$load_pid" ] && kill "$load_pid" 2>/dev/null && wait "$load_pid" 2>/dev/null
+  load_pid=
+}
 stop_server() {
+  stop_load
   [ -n "$server_pid" ] && kill "$server_pid" 2>/dev/null && wait "$server_pid" 2>/dev/null
   server_pid=
 }
@@ -44,20 +49,23 @@ post() {
   exec 9>&- 9<&-
 }
 
-# A steady stretch of the server at 4 open requests: 64 steps of it as a trace.
+# A steady stretch of the server at 4 open requests: 64 steps of it as a trace. The load goes on until the trace is there,
+# however fast the machine is.
 profile_server() {
   rm -f demo-out/fathom-*.trace.json.gz
   begin "profiling 64 steps under load"
-  "$fathom" bench "$url" --concurrency 4 --rounds 3 --input 64 --output 64 >demo-out/profiled.log 2>&1 </dev/null &
-  local load=$! trace
+  "$fathom" bench "$url" --concurrency 4 --requests 4000 --input 64 --output 64 >demo-out/profiled.log 2>&1 </dev/null &
+  load_pid=$!
+  local trace
   sleep 0.7  # past the warm-up
   post /start_profile '{"num_steps": 64}' >demo-out/start_profile.log || { failed; die "the server does not answer (log: demo-out/server.log)"; }
-  wait "$load" || { failed; die "the load failed: $(tail -n 1 demo-out/profiled.log)"; }
-  for _ in $(seq 50); do
+  for _ in $(seq 600); do
     trace=$(find demo-out -name 'fathom-*.trace.json.gz' -print -quit)
     [ -n "$trace" ] && break
+    kill -0 "$load_pid" 2>/dev/null || { failed; die "the load failed: $(tail -n 1 demo-out/profiled.log)"; }
     sleep 0.1
   done
+  stop_load
   [ -n "$trace" ] || { failed; die "the server wrote no profile (log: demo-out/server.log)"; }
   mv "$trace" demo-out/profile.json.gz
   done_ok
