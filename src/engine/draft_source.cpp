@@ -11,10 +11,12 @@ class DsparkSource : public DraftSource {
  public:
   DsparkSource(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops)
       : depth_(config.dspark->block_size),
+        rings_(static_cast<int>(weights.dspark->stages.size())),
         draws_(!weights.memory->device().shares_host_memory()),
         dspark_(config, weights, ops) {}
 
   int64_t depth() const override { return depth_; }
+  int rings() const override { return rings_; }
   bool draws() const override { return draws_; }
 
   void push(const StepBatch& batch, const Activations& out, std::span<const LayerCache> rings) override {
@@ -39,6 +41,7 @@ class DsparkSource : public DraftSource {
 
  private:
   int64_t depth_;
+  int rings_;
   bool draws_;
   Dspark dspark_;
   std::vector<Dspark::Start> starts_;

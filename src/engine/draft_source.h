@@ -50,6 +50,8 @@ class DraftSource {
   virtual ~DraftSource() = default;
   /// Tokens of one proposal at most.
   virtual int64_t depth() const = 0;
+  /// Window rings that it keeps its rows in, one a stage; with any, steps keep the features that stages are fed with.
+  virtual int rings() const { return 0; }
   /// Whether it draws by itself, as DraftStart::draws say, and does not ask.
   virtual bool draws() const { return false; }
   /// Called behind steps of the backbone: keeps what later proposals need of their tokens. `rings`: one a stage, laid

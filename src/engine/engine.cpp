@@ -51,9 +51,10 @@ CacheBudget budget_of(const EngineOptions& o, int rings) {
   return {o.cache_tokens, o.max_sequences, -1, rings, o.snapshots, o.window_tokens};
 }
 
-/// Window rings for the drafts of the checkpoint; none when there are to be no drafts, or others.
-int rings_of(const EngineOptions& o, const Weights& weights, bool others) {
-  if (o.speculate == 0 || others) return 0;
+/// Window rings for the drafts: of the checkpoint, or of `others` in their place.
+int rings_of(const EngineOptions& o, const Weights& weights, const DraftSource* others) {
+  if (o.speculate == 0) return 0;
+  if (others) return others->rings();
   if (weights.shard.size > 1) fail("speculation on several ranks: drafts need the whole model on one device");
   const int stages = draft_stages(weights);
   if (o.speculate > 0 && stages == 0)
@@ -86,12 +87,12 @@ Engine::Engine(const ModelConfig& config, const Weights& weights, const EngineOp
       max_context_(options.max_context > 0 ? std::min(options.max_context, config.max_positions)
                                            : config.max_positions),
       recorder_(recorder),
-      rings_(rings_of(options_, weights, drafts != nullptr)),
+      rings_(rings_of(options_, weights, drafts.get())),
       model_(config, weights, ops::op_table(options.ops, weights.memory->device().info(), options.fast), rings_ > 0),
       cache_(config, budget_of(options_, rings_), weights.devices()),
       prefix_(cache_),
       scheduler_(cache_, prefix_, options_) {
-  if (rings_ > 0)
+  if (rings_ > 0 && !drafts)
     drafts = dspark_source(config, weights, ops::op_table(options.ops, weights.memory->device().info(), options.fast));
   if (drafts && options_.speculate != 0)
     speculator_ =

@@ -85,7 +85,7 @@ class Engine {
   EngineOptions options_;
   int64_t max_context_;
   Recorder* recorder_;
-  int rings_;  // window rings for the drafts of the checkpoint
+  int rings_;  // window rings for the drafts
   Transformer model_;
   Cache cache_;
   PrefixCache prefix_;
