@@ -58,6 +58,29 @@ void BlockOps::write_window(const BlockWeights& block, View<const int32_t, 1> po
   run(ops_.window_write, "window_write", write, bytes_of(act.kv) + tokens * ops::page_bytes(format, 1), 0, {tokens});
 }
 
+void BlockOps::attention_inputs(const BlockWeights& block, View<const int32_t, 1> position, View<const int32_t, 1> slot,
+                                const ops::KvPool& pool, ops::RowFormat format) {
+  const View<const float, 1> turns = frequencies(block.ratio);
+  const auto eps = static_cast<float>(config_.rms_eps);
+  ops::AttentionInputsArgs a;
+  a.query = {act.q, position, turns, eps, true};
+  a.window = {act.kv, block.attn.kv_norm, eps, position, turns, slot, pool, format};
+  int64_t index_bytes = 0;
+  if (block.ratio == 4) {
+    a.index = {act.index_q, position, turns, act.index_codes, act.index_scale};
+    index_bytes = bytes_of(act.index_q);
+  }
+  const int64_t tokens = position.size[0], heads = act.q.size[1];
+  if (ops_.attention_inputs && ops_.attention_inputs->can_run(a, device_.info())) {
+    const int64_t rows = bytes_of(act.kv) + tokens * ops::page_bytes(format, 1);
+    return run(ops_.attention_inputs, "attention_inputs", a, 2 * bytes_of(act.q) + index_bytes + rows, 0,
+               {tokens, heads});
+  }
+  write_window(block, position, slot, pool, format);
+  run(ops_.query, "query", a.query, 2 * bytes_of(act.q), 0, {tokens, heads});
+  if (block.ratio == 4) run(ops_.index_query, "index_query", a.index, index_bytes, 0, {tokens, config_.index_heads});
+}
+
 void BlockOps::compress(const StepBatch& batch, const BlockWeights& block, const LayerCache& cache) {
   const CompressorWeights& main = *block.attn.compressor;
   const int64_t tokens = act.x.size[0], d = config_.hidden_size;
@@ -90,19 +113,19 @@ void BlockOps::compress(const StepBatch& batch, const BlockWeights& block, const
   const auto amount = [&](const ops::CompressArgs& a) {
     return 2 * a.entries.size[0] * a.ratio * a.k.size[1] * 4 + 2 * bytes_of(a.k);
   };
-  run(ops_.compress, "compress", c, amount(c), 0, {tokens, c.ratio, c.entries.size[0]});
-  if (!block.attn.indexer) return;
+  const std::array<int64_t, 4> shape = {tokens, c.ratio, c.entries.size[0]};
+  if (!block.attn.indexer) return run(ops_.compress, "compress", c, amount(c), 0, shape);
 
   const CompressorWeights& index = block.attn.indexer->compressor;
-  c.k = act.index_k, c.g = act.index_g, c.ape = index.ape, c.norm = index.norm;
-  c.state_k = cache.index_state_k, c.state_g = cache.index_state_g;
-  c.index = true, c.index_pool = cache.index;
-  run(ops_.compress, "compress", c, amount(c), 0, {tokens, c.ratio, c.entries.size[0]});
-}
-
-void BlockOps::index_queries(const BlockWeights& block, View<const int32_t, 1> position) {
-  const ops::IndexQueryArgs query{act.index_q, position, frequencies(block.ratio), act.index_codes, act.index_scale};
-  run(ops_.index_query, "index_query", query, bytes_of(act.index_q), 0, {act.x.size[0], config_.index_heads});
+  ops::CompressBothArgs both{c, c};
+  ops::CompressArgs& i = both.index;
+  i.k = act.index_k, i.g = act.index_g, i.ape = index.ape, i.norm = index.norm;
+  i.state_k = cache.index_state_k, i.state_g = cache.index_state_g;
+  i.index = true, i.index_pool = cache.index;
+  if (ops_.compress_both && ops_.compress_both->can_run(both, device_.info()))
+    return run(ops_.compress_both, "compress", both, amount(c) + amount(i), 0, shape);
+  run(ops_.compress, "compress", c, amount(c), 0, shape);
+  run(ops_.compress, "compress", i, amount(i), 0, shape);
 }
 
 void BlockOps::index_weights(const IndexerWeights& w) {
@@ -123,11 +146,6 @@ void BlockOps::select(const StepBatch& batch, const LayerCache& cache) {
   const int64_t keys = can_count() ? rows_seen(batch.visible4) : 0;
   run(ops_.index_select, "index_select", s, keys * (ops::kIndexCodeBytes + ops::kIndexScaleBytes),
       2 * keys * config_.index_heads * ops::kIndexDim, {tokens, config_.index_heads});
-}
-
-void BlockOps::queries(const BlockWeights& block, View<const int32_t, 1> position) {
-  const ops::QueryArgs query{act.q, position, frequencies(block.ratio), static_cast<float>(config_.rms_eps), true};
-  run(ops_.query, "query", query, 2 * bytes_of(act.q), 0, {act.x.size[0], act.q.size[1]});
 }
 
 void BlockOps::attend(const BlockWeights& block, View<const int32_t, 1> position, const ops::RowSet& window,

@@ -55,13 +55,13 @@ class BlockOps {
   void project_queries(const AttentionWeights& w);
   void write_window(const BlockWeights& block, View<const int32_t, 1> position, View<const int32_t, 1> slot,
                     const ops::KvPool& pool, ops::RowFormat format);
+  /// Latent KV -> window rows; queries and index queries in place: together where the table can, else one by one.
+  void attention_inputs(const BlockWeights& block, View<const int32_t, 1> position, View<const int32_t, 1> slot,
+                        const ops::KvPool& pool, ops::RowFormat format);
   void compress(const StepBatch& batch, const BlockWeights& block, const LayerCache& cache);
-  void index_queries(const BlockWeights& block, View<const int32_t, 1> position);
   /// How much each index head counts.
   void index_weights(const IndexerWeights& w);
   void select(const StepBatch& batch, const LayerCache& cache);
-  /// RMS and RoPE of the queries.
-  void queries(const BlockWeights& block, View<const int32_t, 1> position);
   /// q, the rows of both sets -> o.
   void attend(const BlockWeights& block, View<const int32_t, 1> position, const ops::RowSet& window,
               const ops::RowSet& extra, ops::RowFormat format);

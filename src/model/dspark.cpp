@@ -124,8 +124,7 @@ void Dspark::stage(const BlockWeights& w, const LayerCache& cache, const Pass& p
   const ops::KvPool own{own_.data(), ops::page_bytes(cache.format, kPageRows), kPageRows};
   block_.project_latents(w.attn);
   block_.project_queries(w.attn);
-  block_.write_window(w, p.position, p.slot, own, cache.format);
-  block_.queries(w, p.position);
+  block_.attention_inputs(w, p.position, p.slot, own, cache.format);
   block_.attend(w, p.position, {cache.window, p.window_index, p.window_length}, {own, p.own_index, p.own_length},
                 cache.format);
   block_.project_output(w.attn);

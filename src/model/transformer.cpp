@@ -215,26 +215,23 @@ void Transformer::run_blocks(const StepBatch& batch, std::span<const LayerCache>
 }
 
 namespace {
-constexpr int kCompression = 0, kWindow = 1;  // branches of the device
+constexpr int kCompression = 0, kIndexWeights = 1;  // branches of the device
 }
 
 void Transformer::attention(const StepBatch& batch, const BlockWeights& block, const LayerCache& cache) {
   const Activations& a = block_.act;
   if (block.ratio > 0) {  // needs nothing but x: beside the projections
-    device_.fork(kCompression, [&] {
-      block_.compress(batch, block, cache);
-      if (block.ratio == 4) block_.index_weights(*block.attn.indexer);
-    });
+    device_.fork(kCompression, [&] { block_.compress(batch, block, cache); });
+    if (block.ratio == 4) device_.fork(kIndexWeights, [&] { block_.index_weights(*block.attn.indexer); });
   }
   block_.project_latents(block.attn);
-  device_.fork(kWindow,
-               [&] { block_.write_window(block, batch.position, batch.window_slot, cache.window, cache.format); });
   block_.project_queries(block.attn);
-  block_.queries(block, batch.position);
-  if (block.ratio == 4) block_.index_queries(block, batch.position);
+  block_.attention_inputs(block, batch.position, batch.window_slot, cache.window, cache.format);
   if (block.ratio > 0) device_.join(kCompression);
-  device_.join(kWindow);
-  if (block.ratio == 4) block_.select(batch, cache);
+  if (block.ratio == 4) {
+    device_.join(kIndexWeights);
+    block_.select(batch, cache);
+  }
   ops::RowSet extra;
   if (block.ratio == 4) extra = {cache.entries, a.selected, a.selected_length};
   if (block.ratio == 128) extra = {cache.entries, batch.index128, batch.length128};

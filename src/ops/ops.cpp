@@ -39,6 +39,8 @@ OpTable pick_all(const Names& names, const Names& attention) {
   pick(t.choose, choose_variants(), names, "choose");
   pick(t.stream_mean, stream_mean_variants(), names, "stream_mean");
   pick(t.markov, markov_variants(), names, "markov");
+  t.attention_inputs = find_variant(attention_inputs_variants(), names.back());
+  t.compress_both = find_variant(compress_both_variants(), names.back());
   return t;
 }
 

@@ -19,6 +19,7 @@
 #include "ops/residual_mix/residual_mix.h"
 #include "ops/route/route.h"
 #include "ops/sparse_attention/sparse_attention.h"
+#include "ops/together/together.h"
 #include "ops/window_write/window_write.h"
 
 namespace fathom::ops {
@@ -43,6 +44,9 @@ struct OpTable {
   const Variant<ChooseArgs>* choose = nullptr;
   const Variant<StreamMeanArgs>* stream_mean = nullptr;
   const Variant<MarkovArgs>* markov = nullptr;
+  // Several of the above in one launch; null where they run alone.
+  const Variant<AttentionInputsArgs>* attention_inputs = nullptr;
+  const Variant<CompressBothArgs>* compress_both = nullptr;
 };
 
 /// The variants called `name` ("ref" or "cpu"). Throws std::invalid_argument naming the op that has none.

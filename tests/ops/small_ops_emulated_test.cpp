@@ -3,6 +3,8 @@
 #define FATHOM_GPU_EMULATOR
 #include <gtest/gtest.h>
 
+#include <cstring>
+
 #include "lab/check.h"
 #include "ops/gpu_emulator.h"
 
@@ -10,12 +12,14 @@
 #include "ops/draft/draft_kernel.cuh"
 #include "ops/embed/embed_kernel.cuh"
 #include "ops/head/head.h"
+#include "ops/index_select/few_kernel.cuh"
 #include "ops/index_select/query_kernel.cuh"
 #include "ops/index_select/select_kernel.cuh"
 #include "ops/linear/linear.h"
 #include "ops/query/query_kernel.cuh"
 #include "ops/residual_mix/mix_kernel.cuh"
 #include "ops/route/route_kernel.cuh"
+#include "ops/together/together_kernel.cuh"
 #include "ops/window_write/window_write_kernel.cuh"
 
 namespace fathom::ops {
@@ -66,13 +70,13 @@ TEST(SmallOpsEmulated, EmbedCopiesRows) {
 TEST(SmallOpsEmulated, QueryNormalisesAndTurns) {
   check<QueryArgs>("query", 20, [](const QueryArgs& a) {
     grid(groups(a.q.size[1], query::kWarps), a.q.size[0], 32 * query::kWarps, 0,
-         [&](std::byte*) { query::query_block(a); });
+         [&](std::byte*) { query::query_block(a, device::block_x(), device::block_y()); });
   });
 }
 
 TEST(SmallOpsEmulated, WindowWriteWritesRowsOfBothFormats) {
   check<WindowWriteArgs>("window_write", 30, [](const WindowWriteArgs& a) {
-    grid(a.kv.size[0], 1, 32, 0, [&](std::byte*) { window_write::write_block(a); });
+    grid(a.kv.size[0], 1, 32, 0, [&](std::byte*) { window_write::write_block(a, device::block_x()); });
   });
 }
 
@@ -153,7 +157,7 @@ void emulate_compress(const CompressArgs& a, bool one_launch) {
   const int64_t entries = a.entries.size[0], segments = a.segments.size[0];
   if (one_launch)
     return grid(entries + segments, 1, kThreads, kHeadDim * sizeof(float),
-                [&](std::byte* shared) { fused_block(a, reinterpret_cast<float*>(shared)); });
+                [&](std::byte* shared) { fused_block(a, device::block_x(), reinterpret_cast<float*>(shared)); });
   std::vector<float> pooled(static_cast<size_t>(entries * a.norm.size[0]), NAN);
   grid(a.norm.size[0] / kPoolChannels, entries, kThreads, kPooledFloats * sizeof(float),
        [&](std::byte* shared) { pool_block(a, pooled.data(), reinterpret_cast<float*>(shared)); });
@@ -178,10 +182,90 @@ TEST(SmallOpsEmulated, CompressInOneLaunchWhereNothingIsReadAndWritten) {
   EXPECT_GT(one, 2);
 }
 
+/// Memory of all outputs of one side, filled with a pattern first.
+struct InputRows {
+  std::vector<device::Words4> pages, codes;
+  std::vector<e8m0> scale;
+  void point(AttentionInputsArgs& a, int64_t tokens, int64_t heads) {
+    pages.assign(static_cast<size_t>(page_bytes(RowFormat::v4, 64)) / 16, device::Words4{{~0u, 7, 7, 7}});
+    codes.assign(static_cast<size_t>(tokens * heads * 4), device::Words4{{~0u, 7, 7, 7}});
+    scale.assign(static_cast<size_t>(tokens * heads * 4), e8m0{99});
+    a.window.pool = {reinterpret_cast<std::byte*>(pages.data()), page_bytes(RowFormat::v4, 64), 64};
+    a.index.codes = View<e2m1x2, 3>(reinterpret_cast<e2m1x2*>(codes.data()), tokens, heads, int64_t{64});
+    a.index.scale = View<e8m0, 3>(scale.data(), tokens, heads, int64_t{4});
+  }
+  bool operator==(const InputRows& o) const {
+    const auto same = [](const auto& a, const auto& b) { return !std::memcmp(a.data(), b.data(), a.size() * 16); };
+    return same(pages, o.pages) && same(codes, o.codes) &&
+           std::ranges::equal(scale, o.scale, {}, &e8m0::bits, &e8m0::bits);
+  }
+};
+
+TEST(SmallOpsEmulated, AttentionInputsTogetherHaveTheBitsOfEachAlone) {
+  int with_index = 0;
+  check<QueryArgs>("query", 8, [&](const QueryArgs& query) {
+    const int64_t tokens = query.q.size[0], heads = tokens % 2 ? 6 : 0;
+    with_index += heads > 0;
+    std::vector<bf16> values(static_cast<size_t>(512 * (tokens + 1) + 128 * tokens * heads));
+    for (size_t i = 0; i < values.size(); ++i) values[i] = to_bf16(static_cast<float>(i * 7919 % 1001) - 500);
+    std::vector<int32_t> slot(static_cast<size_t>(tokens));
+    for (size_t t = 0; t < slot.size(); ++t) slot[t] = t == 1 ? -1 : static_cast<int32_t>(t * 5 % 64);
+    AttentionInputsArgs a;
+    a.query = query;
+    a.window.kv = View<const bf16, 2>(values.data() + 512, tokens, 512);
+    a.window.norm = View<const bf16, 1>(values.data(), 512);
+    a.window.position = a.index.position = query.position, a.window.rope_freq = a.index.rope_freq = query.rope_freq;
+    a.window.slot = View<const int32_t, 1>(slot.data(), tokens);
+    if (heads > 0) a.index.q = View<const bf16, 3>(values.data() + 512 * (tokens + 1), tokens, heads, 128);
+    InputRows alone, together;
+    alone.point(a, tokens, heads);
+    grid(tokens, 1, 32, 0, [&](std::byte*) { window_write::write_block(a.window, device::block_x()); });
+    grid(groups(heads, index_query::kWarps), tokens, 32 * index_query::kWarps, 0,
+         [&](std::byte*) { index_query::query_block(a.index, device::block_x(), device::block_y()); });
+    together.point(a, tokens, heads);
+    grid(together::input_blocks(a), tokens, together::kInputThreads, 0, [&](std::byte*) { together::inputs_block(a); });
+    EXPECT_EQ(alone, together);
+  });
+  EXPECT_GT(with_index, 1);
+}
+
+TEST(SmallOpsEmulated, BothCompressionsTogetherHaveTheBitsOfEachAlone) {
+  int ran = 0;
+  check<CompressArgs>("compress", 12, [&](const CompressArgs& a) {
+    if (!fits_one_launch(a)) return emulate_compress(a, false);
+    ++ran;
+    // The same rows twice: the second time into memory of its own.
+    std::vector<float> state_k(a.state_k.data, a.state_k.data + a.state_k.size[0] * a.state_k.stride[0]);
+    std::vector<float> state_g(a.state_g.data, a.state_g.data + a.state_g.size[0] * a.state_g.stride[0]);
+    const int64_t stride = a.index ? a.index_pool.stride : a.pool.stride;
+    const int64_t page_rows = a.index ? a.index_pool.page_rows : a.pool.page_rows;
+    int64_t pages = 1;
+    for (int64_t e = 0; e < a.entries.size[0]; ++e) pages = std::max(pages, a.entries(e).slot / page_rows + 1);
+    std::vector<device::Words4> rows(static_cast<size_t>((pages * stride + 15) / 16));
+    CompressBothArgs both{a, a};
+    CompressArgs& copy = both.index;
+    copy.state_k.data = state_k.data(), copy.state_g.data = state_g.data();
+    copy.pool.data = copy.index_pool.data = reinterpret_cast<std::byte*>(rows.data());
+    grid(2 * (a.entries.size[0] + a.segments.size[0]), 1, compress::kThreads, kHeadDim * sizeof(float),
+         [&](std::byte* shared) { together::compress_block(both, reinterpret_cast<float*>(shared)); });
+    for (int64_t s = 0; s < a.state_k.size[0]; ++s)
+      for (int64_t r = 0; r < a.state_k.size[1]; ++r)
+        EXPECT_FALSE(std::memcmp(&a.state_k(s, r, 0), &copy.state_k(s, r, 0), 4 * static_cast<size_t>(a.k.size[1])) ||
+                     std::memcmp(&a.state_g(s, r, 0), &copy.state_g(s, r, 0), 4 * static_cast<size_t>(a.k.size[1])));
+    for (int64_t e = 0; a.index && e < a.entries.size[0]; ++e) {
+      const int32_t slot = a.entries(e).slot;
+      if (slot < 0) continue;
+      EXPECT_FALSE(std::memcmp(a.index_pool.row_codes(slot), copy.index_pool.row_codes(slot), kIndexCodeBytes));
+      EXPECT_FALSE(std::memcmp(a.index_pool.row_scales(slot), copy.index_pool.row_scales(slot), kIndexScaleBytes));
+    }
+  });
+  EXPECT_GT(ran, 2);
+}
+
 TEST(SmallOpsEmulated, IndexQueryQuantises) {
   check<IndexQueryArgs>("index_query", 8, [](const IndexQueryArgs& a) {
     grid(groups(a.q.size[1], index_query::kWarps), a.q.size[0], 32 * index_query::kWarps, 0,
-         [&](std::byte*) { index_query::query_block(a); });
+         [&](std::byte*) { index_query::query_block(a, device::block_x(), device::block_y()); });
   });
 }
 
@@ -202,6 +286,32 @@ void emulate_select(const IndexSelectArgs& a, int splits, int64_t patience) {
   }
 }
 
+void emulate_select_few(const IndexSelectArgs& a, int splits) {
+  using namespace index_select;
+  Params p;
+  p.a = a, p.splits = splits;
+  const size_t tokens = static_cast<size_t>(a.q.size[0]);
+  std::vector<Exchange> exchange(tokens, Exchange{});
+  std::vector<device::Words4> scores(tokens * kFewEntries / 8, device::Words4{{~0u, ~0u, ~0u, ~0u}});
+  p.exchange = exchange.data(), p.scores = reinterpret_cast<uint16_t*>(scores.data());
+  grid(splits, a.q.size[0], kThreads, sizeof(FewShared),
+       [&](std::byte* shared) { few_block(p, *reinterpret_cast<FewShared*>(shared)); });
+  for (const Exchange& e : exchange) EXPECT_EQ(e.written, 0u);
+}
+
+TEST(SmallOpsEmulated, IndexSelectOfFewEntries) {
+  int few = 0;
+  check<IndexSelectArgs>("index_select", 16, [&](const IndexSelectArgs& a) {
+    const bool aligned = (reinterpret_cast<uintptr_t>(a.keys.data) | static_cast<uintptr_t>(a.keys.stride)) % 16 == 0;
+    few += aligned;
+    if (aligned)
+      emulate_select_few(a, 3);
+    else
+      emulate_select(a, 1, 0);
+  });
+  EXPECT_GT(few, 4);
+}
+
 TEST(SmallOpsEmulated, IndexSelectByOneBlock) {
   check<IndexSelectArgs>("index_select", 12, [](const IndexSelectArgs& a) { emulate_select(a, 1, 0); });
 }
@@ -216,11 +326,12 @@ TEST(SmallOpsEmulated, IndexSelectByBlocksThatDoNotWait) {
 
 /// Many entries of few different scores: ties go to the earlier entry, buffers overflow, candidates fill many rounds.
 TEST(SmallOpsEmulated, IndexSelectIsExactWithTiesAndLongStreams) {
-  constexpr int32_t kVisible = 5000, kTopk = 300, kPageRows = 64;
-  for (int splits : {1, 7}) {
-    std::vector<std::byte> keys(static_cast<size_t>(index_page_bytes(kPageRows)) * 79);
+  constexpr int32_t kTopk = 300, kPageRows = 64;
+  for (int splits : {1, 7, 0, -5}) {  // not above 0: the kernel of few entries
+    const int32_t kVisible = splits > 0 ? 5000 : index_select::kFewEntries + splits;
+    std::vector<device::Words4> keys(static_cast<size_t>(index_page_bytes(kPageRows)) * 79 / 16);
     IndexSelectArgs a;
-    a.keys = {keys.data(), index_page_bytes(kPageRows), kPageRows};
+    a.keys = {reinterpret_cast<std::byte*>(keys.data()), index_page_bytes(kPageRows), kPageRows};
     std::vector<int32_t> pages(79), sequence(1), visible(1, kVisible), index(kTopk), length(1);
     for (int i = 0; i < 79; ++i) pages[static_cast<size_t>(i)] = 78 - i;
     std::vector<e2m1x2> q(64, e2m1x2{0x22});
@@ -244,7 +355,10 @@ TEST(SmallOpsEmulated, IndexSelectIsExactWithTiesAndLongStreams) {
     a.head_weight = View<const bf16, 2>(weight.data(), 1, 1);
     a.sequence = View<const int32_t, 1>(sequence.data(), 1), a.visible = View<const int32_t, 1>(visible.data(), 1);
     a.topk = kTopk, a.index = View<int32_t, 2>(index.data(), 1, kTopk), a.length = View<int32_t, 1>(length.data(), 1);
-    emulate_select(a, splits, 0);
+    if (splits > 0)
+      emulate_select(a, splits, 0);
+    else
+      emulate_select_few(a, 9 + splits);
     EXPECT_EQ(index, want) << splits << " blocks";
     EXPECT_EQ(length[0], kTopk);
   }

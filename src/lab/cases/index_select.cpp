@@ -166,7 +166,7 @@ Case select_case(Shape s, bool ragged, Rng& rng) {
   s.head_weight = c.in<bf16>("head_weight", s.tokens * s.heads);
   fill_normal(s.head_weight.values, 0.3f, rng);  // may be negative
   s.keys = c.in<std::byte>("keys", (s.pool_pages - 1) * s.page_stride + ops::index_page_bytes(s.page_rows));
-  if (ragged) c.align(s.keys, 4);
+  if (ragged) c.align(s.keys, s.page_stride % 16 == 0 ? 16 : 4);
   fill_bytes(s.keys.values, rng);
   const ops::IndexPool pool{s.keys.values.data(), s.page_stride, s.page_rows};
   for (int64_t slot = 0; slot < s.pool_pages * s.page_rows; ++slot)
@@ -222,6 +222,7 @@ OpCases index_select_cases() {
     s.most_pages = (most + s.page_rows - 1) / s.page_rows + rng.below(2);
     s.pool_pages = s.sequences * s.most_pages + rng.below(3);
     s.page_stride = ops::index_page_bytes(s.page_rows) + 4 * rng.below(10);
+    if (rng.chance(0.5)) s.page_stride = (s.page_stride + 15) / 16 * 16;  // rows that are loaded 16 bytes at a time
     for (int64_t t = 0; t < s.tokens; ++t) {
       s.sequence_of.push_back(static_cast<int32_t>(rng.below(s.sequences)));
       s.visible_of.push_back(static_cast<int32_t>(

@@ -6,7 +6,7 @@ namespace {
 
 __global__ void __launch_bounds__(compress::kThreads) compress_fused(const __grid_constant__ CompressArgs a) {
   __shared__ float row[kHeadDim];
-  compress::fused_block(a, row);
+  compress::fused_block(a, blockIdx.x, row);
 }
 __global__ void __launch_bounds__(compress::kThreads)
     compress_pool(const __grid_constant__ CompressArgs a, float* pooled) {

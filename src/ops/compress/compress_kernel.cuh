@@ -108,11 +108,11 @@ FATHOM_DEVICE void keep_state(const CompressArgs& a, const Segment& s, int strip
   }
 }
 
-/// Ratio 4 in one launch. Grid (entries + segments); `row` has room for h floats.
-FATHOM_DEVICE void fused_block(const CompressArgs& a, float* row) {
+/// Ratio 4 in one launch: block number `block` of entries + segments; `row` has room for h floats.
+FATHOM_DEVICE void fused_block(const CompressArgs& a, int64_t block, float* row) {
   device::wait_for_previous_kernel();
   device::let_next_kernel_start();
-  const int64_t entries = a.entries.size[0], block = device::block_x();
+  const int64_t entries = a.entries.size[0];
   if (block >= entries) return keep_state(a, a.segments(block - entries), 0, 1);
   const CompressEntry e = a.entries(block);
   if (e.slot < 0) return;

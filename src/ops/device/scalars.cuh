@@ -48,6 +48,13 @@ inline uint32_t ballot(bool v) {
 inline int count_bits(uint32_t v) {
   return std::popcount(v);
 }
+inline uint32_t sum_of_warp(uint32_t v) {
+  const uint64_t word = v;
+  const auto& all = emulator::exchange(&word, 1);
+  uint64_t sum = 0;
+  for (int i = 0; i < 32; ++i) sum += all[i][0];
+  return static_cast<uint32_t>(sum);
+}
 /// {max(low, 0), max(high, 0)} rounded to nearest even.
 inline uint32_t pack_relu_bf16x2(float low, float high) {
   return pack_bf16x2(std::fmax(low, 0.0f), std::fmax(high, 0.0f));
@@ -90,6 +97,10 @@ FATHOM_DEVICE uint32_t ballot(bool v) {
 }
 FATHOM_DEVICE int count_bits(uint32_t v) {
   return __popc(v);
+}
+/// The sum of the values of all lanes.
+FATHOM_DEVICE uint32_t sum_of_warp(uint32_t v) {
+  return __reduce_add_sync(0xFFFFFFFFu, v);
 }
 /// {max(low, 0), max(high, 0)} rounded to nearest even.
 FATHOM_DEVICE uint32_t pack_relu_bf16x2(float low, float high) {

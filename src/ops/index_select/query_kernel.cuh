@@ -8,10 +8,10 @@ namespace fathom::ops::index_query {
 
 inline constexpr int kWarps = 4;
 
-/// Grid (groups of kWarps heads, tokens).
-FATHOM_DEVICE void query_block(const IndexQueryArgs& a) {
-  const int lane = device::lane_index(), t = device::block_y();
-  const int64_t head = int64_t{device::block_x()} * kWarps + device::warp_index();
+/// Heads of group `group` of kWarps heads of token t.
+FATHOM_DEVICE void query_block(const IndexQueryArgs& a, int group, int t) {
+  const int lane = device::lane_index();
+  const int64_t head = int64_t{group} * kWarps + device::warp_index();
   const float frequency = a.rope_freq(lane);
   device::wait_for_previous_kernel();
   device::let_next_kernel_start();

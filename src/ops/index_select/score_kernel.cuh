@@ -1,9 +1,9 @@
-// Scores of 32 entries by one warp on tensor cores, and the entries' rows in flight.
+// Scores of 16 or 32 entries by one warp on tensor cores, and the entries' rows in flight.
 //
-// Keys lie on the rows of the products (two tiles of 16), heads on the columns. Lane (g, t) = (lane / 4, lane % 4)
-// holds of its rows the 32 channels of scale group t, 16 bytes of codes; queries are laid out so that the same order of
-// channels meets. Codes become bf16 by shifts and one product: an e2m1 code's three magnitude bits in the bits 8..6 of
-// a bf16 are its value times 2^-126, subnormal included. Keys carry an extra 2^-63, queries 2^63, which keeps all
+// Keys lie on the rows of the products (one or two tiles of 16), heads on the columns. Lane (g, t) = (lane / 4, lane %
+// 4) holds of its rows the 32 channels of scale group t, 16 bytes of codes; queries are laid out so that the same order
+// of channels meets. Codes become bf16 by shifts and one product: an e2m1 code's three magnitude bits in the bits 8..6
+// of a bf16 are its value times 2^-126, subnormal included. Keys carry an extra 2^-63, queries 2^63, which keeps all
 // factors in range for scales from 2^-60 to 2^60. Then relu, rounding and the head's weight act on pairs of heads, and
 // the sum over heads is a product with ones.
 #pragma once
@@ -21,10 +21,15 @@ struct Keys {
   int32_t page_rows, visible;
 };
 
-/// Shared memory of a block.
-struct Shared {
+/// The queries of a token in shared memory, as the products want them.
+struct Queries {
   device::Words4 q[kMostHeads / 8][4][32];  // [head tile][word of a lane's codes][lane]: four bf16 pairs
   uint32_t weight[kMostHeads / 2];          // bf16 pairs
+};
+
+/// Shared memory of a block.
+struct Shared {
+  Queries queries;
   uint16_t buffer_key[kBufferKeys];
   uint32_t buffer_entry[kBufferKeys];
   uint32_t bins[kBins];
@@ -53,7 +58,7 @@ FATHOM_DEVICE uint32_t power_pair(int field) {
 }
 
 /// Queries and weights of token t into shared memory; heads beyond the last are zero.
-FATHOM_DEVICE void load_queries(const IndexSelectArgs& a, int64_t t, Shared& shared) {
+FATHOM_DEVICE void load_queries(const IndexSelectArgs& a, int64_t t, Queries& to) {
   const int heads = static_cast<int>(a.q.size[1]), padded = (heads + 15) / 16 * 16;
   for (int i = device::thread_index(); i < padded * 4; i += kThreads) {
     const int head = i / 4, group = i % 4;
@@ -70,10 +75,10 @@ FATHOM_DEVICE void load_queries(const IndexSelectArgs& a, int64_t t, Shared& sha
       spread_codes(word[w], pair);
       FATHOM_UNROLL
       for (int k = 0; k < 4; ++k) pair[k] = device::multiply_bf16x2(device::multiply_bf16x2(pair[k], one), two);
-      shared.q[head / 8][w][head % 8 * 4 + group] = {{pair[0], pair[1], pair[2], pair[3]}};
+      to.q[head / 8][w][head % 8 * 4 + group] = {{pair[0], pair[1], pair[2], pair[3]}};
     }
   }
-  auto* weight = reinterpret_cast<uint16_t*>(shared.weight);
+  auto* weight = reinterpret_cast<uint16_t*>(to.weight);
   for (int h = device::thread_index(); h < padded; h += kThreads) weight[h] = h < heads ? a.head_weight(t, h).bits : 0;
 }
 
@@ -92,25 +97,34 @@ FATHOM_DEVICE int32_t slot_of(const Keys& k, int32_t entry) {
   return k.pages[page] * k.page_rows + entry - page * k.page_rows;
 }
 
-/// What a lane holds of the 32 entries of a tile: codes of row g + 8 r (r = 0..3), group t; the scales of entry `lane`.
+/// What a lane holds of the 16 kM entries of a tile: codes of row g + 8 r, group t; the scales of entry `lane`.
+template <int kM>
 struct Tile {
-  device::Words4 code[4];
+  device::Words4 code[2 * kM];
   uint32_t scales;
 };
 
-/// Entries [first, first + 32), those past the last replaced by it. Nothing here waits for the rows.
-template <bool kAligned>
-FATHOM_DEVICE void load_tile(const Keys& k, int32_t first, Tile& tile) {
-  const int lane = device::lane_index(), g = lane / 4, t = lane % 4;
+/// Where entry first + lane lies; past the last entry, where that one does.
+struct RowPlace {
+  int32_t number, row;  // of its page, in its page
+};
+FATHOM_DEVICE RowPlace place_row(const Keys& k, int32_t first) {
+  const int lane = device::lane_index();
   const int32_t entry = first + lane < k.visible ? first + lane : k.visible - 1;
-  const int32_t page = entry / k.page_rows, row = entry - page * k.page_rows;
-  const int32_t number = k.pages[page];
-  tile.scales = *reinterpret_cast<const uint32_t*>(k.data + number * k.stride + k.page_rows * kIndexCodeBytes +
-                                                   row * kIndexScaleBytes);
+  const int32_t page = entry / k.page_rows;
+  return {k.pages[page], entry - page * k.page_rows};
+}
+
+/// The rows of a tile. Nothing here waits for them.
+template <bool kAligned, int kM>
+FATHOM_DEVICE void load_tile(const Keys& k, RowPlace at, Tile<kM>& tile) {
+  const int lane = device::lane_index(), g = lane / 4, t = lane % 4;
+  tile.scales = *reinterpret_cast<const uint32_t*>(k.data + at.number * k.stride + k.page_rows * kIndexCodeBytes +
+                                                   at.row * kIndexScaleBytes);
   FATHOM_UNROLL
-  for (int r = 0; r < 4; ++r) {
-    const std::byte* codes = k.data + device::shuffle_int(number, g + 8 * r) * k.stride +
-                             device::shuffle_int(row, g + 8 * r) * kIndexCodeBytes + 16 * t;
+  for (int r = 0; r < 2 * kM; ++r) {
+    const std::byte* codes = k.data + device::shuffle_int(at.number, g + 8 * r) * k.stride +
+                             device::shuffle_int(at.row, g + 8 * r) * kIndexCodeBytes + 16 * t;
     if constexpr (kAligned) {
       tile.code[r] = *reinterpret_cast<const device::Words4*>(codes);
     } else {
@@ -127,12 +141,14 @@ FATHOM_DEVICE uint32_t key_of(float score) {
 }
 
 /// Rows of a tile as factors of products: [tile of 16 rows][step][registers].
-using Rows = uint32_t[2][8][4];
+template <int kM>
+using Rows = uint32_t[kM][8][4];
 
-FATHOM_DEVICE void spread_tile(const Tile& tile, Rows& a) {
+template <int kM>
+FATHOM_DEVICE void spread_tile(const Tile<kM>& tile, Rows<kM>& a) {
   const int lane = device::lane_index();
   FATHOM_UNROLL
-  for (int r = 0; r < 4; ++r) {
+  for (int r = 0; r < 2 * kM; ++r) {
     const auto scales = static_cast<uint32_t>(device::shuffle_int(static_cast<int>(tile.scales), lane / 4 + 8 * r));
     const uint32_t factor = power_pair(static_cast<int>(scales >> 8 * (lane % 4) & 255) + 63);
     FATHOM_UNROLL
@@ -145,36 +161,38 @@ FATHOM_DEVICE void spread_tile(const Tile& tile, Rows& a) {
   }
 }
 
-/// The key of entry 8 t + g of the tile, for lane (g, t).
-FATHOM_DEVICE uint32_t score_rows(const Rows& a, int head_tiles, const Shared& shared) {
+/// The key of entry 8 t + g of the tile, for lane (g, t), t < 2 kM. An entry's bits do not depend on kM.
+template <int kM>
+FATHOM_DEVICE uint32_t score_rows(const Rows<kM>& a, int head_tiles, const Queries& queries) {
   const int lane = device::lane_index(), t = lane % 4;
   constexpr uint32_t kOnes = 0x3F803F80;
-  float total[2][4] = {};
+  float total[kM][4] = {};
   FATHOM_UNROLL_1
   for (int h = 0; h < head_tiles; h += 2) {
-    uint32_t weighted[2][4];
+    uint32_t weighted[kM][4];
     FATHOM_UNROLL
     for (int half = 0; half < 2; ++half) {
-      float dot[2][4] = {};
+      float dot[kM][4] = {};
       FATHOM_UNROLL
       for (int w = 0; w < 4; ++w) {
-        const device::Words4 q = shared.q[h + half][w][lane];
+        const device::Words4 q = queries.q[h + half][w][lane];
         FATHOM_UNROLL
-        for (int m = 0; m < 2; ++m) device::mma_bf16(dot[m], a[m][2 * w], q.word[0], q.word[1]);
+        for (int m = 0; m < kM; ++m) device::mma_bf16(dot[m], a[m][2 * w], q.word[0], q.word[1]);
         FATHOM_UNROLL
-        for (int m = 0; m < 2; ++m) device::mma_bf16(dot[m], a[m][2 * w + 1], q.word[2], q.word[3]);
+        for (int m = 0; m < kM; ++m) device::mma_bf16(dot[m], a[m][2 * w + 1], q.word[2], q.word[3]);
       }
-      const uint32_t weight = shared.weight[(h + half) * 4 + t];
+      const uint32_t weight = queries.weight[(h + half) * 4 + t];
       FATHOM_UNROLL
-      for (int m = 0; m < 2; ++m) FATHOM_UNROLL
+      for (int m = 0; m < kM; ++m) FATHOM_UNROLL
       for (int row = 0; row < 2; ++row)
         weighted[m][2 * half + row] =
             device::multiply_bf16x2(device::pack_relu_bf16x2(dot[m][2 * row], dot[m][2 * row + 1]), weight);
     }
     FATHOM_UNROLL
-    for (int m = 0; m < 2; ++m) device::mma_bf16(total[m], weighted[m], kOnes, kOnes);
+    for (int m = 0; m < kM; ++m) device::mma_bf16(total[m], weighted[m], kOnes, kOnes);
   }
-  return key_of(t == 0 ? total[0][0] : t == 1 ? total[0][2] : t == 2 ? total[1][0] : total[1][2]);
+  if constexpr (kM == 1) return key_of(t == 0 ? total[0][0] : total[0][2]);
+  return key_of(t == 0 ? total[0][0] : t == 1 ? total[0][2] : t == 2 ? total[kM - 1][0] : total[kM - 1][2]);
 }
 
 }  // namespace fathom::ops::index_select

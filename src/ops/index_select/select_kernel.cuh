@@ -148,18 +148,19 @@ FATHOM_DEVICE int scan(const Params& p, int64_t t, const Keys& keys, int32_t beg
   const int lane = device::lane_index(), warp = device::warp_index(), k = p.a.topk;
   const int head_tiles = (static_cast<int>(p.a.q.size[1]) + 15) / 16 * 2;
   int count = 0;
-  Tile tile;
+  Tile<2> tile;
   int32_t mine = begin + warp * kWarpKeys;
-  if (mine < end) load_tile<kAligned>(keys, mine, tile);
+  if (mine < end) load_tile<kAligned>(keys, place_row(keys, mine), tile);
   if (device::thread_index() == 0) shared.least = 0;
-  if (begin < end) load_queries(p.a, t, shared);  // while the first rows are on their way
+  if (begin < end) load_queries(p.a, t, shared.queries);  // while the first rows are on their way
   device::sync_block();
   for (int32_t first = begin; first < end; first += kChunkKeys, mine += kChunkKeys) {
     if (mine < end) {  // the same for a whole warp
-      Rows rows;
-      spread_tile(tile, rows);
-      if (mine + kChunkKeys < end) load_tile<kAligned>(keys, mine + kChunkKeys, tile);  // in flight during the products
-      const uint32_t key = score_rows(rows, head_tiles, shared);
+      Rows<2> rows;
+      spread_tile<2>(tile, rows);
+      if (mine + kChunkKeys < end)
+        load_tile<kAligned>(keys, place_row(keys, mine + kChunkKeys), tile);  // in flight during the products
+      const uint32_t key = score_rows<2>(rows, head_tiles, shared.queries);
       shared.chunk[warp * kWarpKeys + lane % 4 * 8 + lane / 4] = static_cast<uint16_t>(key);
     }
     device::sync_block();

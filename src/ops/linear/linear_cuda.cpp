@@ -2,8 +2,8 @@
 //
 //   sm80   fp8 widened to fp16 by integer instructions; bf16
 //   sm89   fp8 tensor cores (on sm_90 the compiler makes fp16 products of them)
-//   sm90   warpgroup products of fp16 or bf16, blocks in clusters; fp8 starts while the previous kernel ends
-// Pointers of x and of weights, and their row strides, must be multiples of 16 bytes. "sm90" reads fp8 codes before the
+//   sm90   warpgroup products of fp16 or bf16, blocks in clusters, starting while the previous kernel ends
+// Pointers of x and of weights, and their row strides, must be multiples of 16 bytes. "sm90" reads weights before the
 // previous kernel of the stream has ended: weights must not be written by it.
 #ifdef FATHOM_HAVE_CUDA
 #include "ops/linear/gemm_params.h"
@@ -45,7 +45,7 @@ void run(Math math, const Args& a, const Launch& l) {
   gemm::Params p = gemm::pack(a);
   if (p.tokens == 0 || p.groups == 0) return;
   gemm::Plan plan = gemm::make_plan(math, p.groups, p.units, p.tokens, l.device, gemm::is_wide(math));
-  plan.early = math == Math::e4m3_wide;
+  plan.early = gemm::is_wide(math);
   gemm::set_plan(p, plan);
   if (math == Math::e4m3_wide)
     gemm::launch_e4m3_wide(p, plan, l.stream);

@@ -5,7 +5,7 @@ namespace fathom::ops {
 namespace {
 
 __global__ void __launch_bounds__(32 * query::kWarps) query_heads(const __grid_constant__ QueryArgs a) {
-  query::query_block(a);
+  query::query_block(a, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y));
 }
 
 }  // namespace

@@ -22,10 +22,10 @@ FATHOM_DEVICE float head_factor(const float (&v)[16], float eps, bool bf16_steps
   return round_bf16(1.0f / sqrtf(round_bf16(device::add(mean, eps))));
 }
 
-/// Grid (groups of kWarps heads, tokens).
-FATHOM_DEVICE void query_block(const QueryArgs& a) {
-  const int lane = device::lane_index(), t = device::block_y();
-  const int64_t head = int64_t{device::block_x()} * kWarps + device::warp_index();
+/// Heads of group `group` of kWarps heads of token t.
+FATHOM_DEVICE void query_block(const QueryArgs& a, int group, int t) {
+  const int lane = device::lane_index();
+  const int64_t head = int64_t{group} * kWarps + device::warp_index();
   const float frequency = a.rope_freq(lane);
   device::wait_for_previous_kernel();
   device::let_next_kernel_start();

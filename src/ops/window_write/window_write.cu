@@ -5,7 +5,7 @@ namespace fathom::ops {
 namespace {
 
 __global__ void __launch_bounds__(32) window_rows(const __grid_constant__ WindowWriteArgs a) {
-  window_write::write_block(a);
+  window_write::write_block(a, static_cast<int>(blockIdx.x));
 }
 
 }  // namespace
