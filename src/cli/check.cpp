@@ -16,7 +16,7 @@ namespace {
 
 struct Flags {
   std::string model, goldens, ops = "cpu", device = "auto";
-  int64_t threads = 0, tensor_parallel = 1;
+  int64_t threads = 0, tensor_parallel = 1, drafts = SelfCheckOptions{}.draft_requests;
 };
 
 void print(const std::string& line) {
@@ -34,7 +34,8 @@ int check(const Flags& f, const Parser& parser) {
                                 device_for(f.device, parser.given("--ops")), load);
   for (const auto& field : model->config().unknown_fields)
     std::fprintf(stderr, "note: config.json has a field that fathom does not know: %s\n", field.c_str());
-  SelfCheckOptions options{model->device().shares_host_memory() ? f.ops : fast_ops(model->device()), f.goldens};
+  SelfCheckOptions options{model->device().shares_host_memory() ? f.ops : fast_ops(model->device()), f.goldens,
+                           f.drafts};
   const auto beside = std::filesystem::path(f.model) / "goldens";
   if (options.goldens.empty() && std::filesystem::is_directory(beside)) options.goldens = beside;
   int passed = 0, failed = 0, skipped = 0;
@@ -56,6 +57,8 @@ Command check_command() {
             p.option("--goldens", f->goldens, "Folder of golden vectors (default: MODEL/goldens, if there is one)");
             p.choice("--ops", f->ops, {"cpu", "ref"}, "Operations to test");
             p.choice("--device", f->device, {"auto", "cpu", "cuda"}, "Where to run; auto: on the GPU if there is one");
+            p.option("--drafts", f->drafts, "Requests whose output with drafts is compared with that without", 1,
+                     100000);
             p.option("--tensor-parallel", f->tensor_parallel, kTensorParallelHelp, 1, 64);
             p.option("--threads", f->threads, "Threads; 0: all processors", 0, 4096);
             p.footer("Exit status: 0 all passed, 1 a check failed or bad input, 2 usage.");

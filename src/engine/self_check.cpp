@@ -280,7 +280,7 @@ bool self_check(const LoadedModel& m, const SelfCheckOptions& options,
   take(batch_equals_alone(m, options.ops));
   take(rollback_is_exact(m, options.ops));
   take(recorded_equals_launched(m, options.ops));
-  take(drafts_change_nothing(m, options.ops));
+  take(drafts_change_nothing(m, {options.ops, options.draft_requests}));
   take(against_reference(m, options.ops));
   if (goldens.empty()) take({"goldens", Verdict::skipped, "none given (--goldens FOLDER)"});
   for (const auto& file : goldens) take(golden(m, options.ops, file));

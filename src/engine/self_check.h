@@ -20,6 +20,7 @@ struct CheckResult {
 struct SelfCheckOptions {
   std::string ops = "cpu";
   std::filesystem::path goldens;  // folder with prompts.json and e2e_*.safetensors; empty: none
+  int64_t draft_requests = 12;    // DraftCheck::requests
 };
 
 /// Runs all checks, reporting each as it ends. Inventory and finite values were already checked by load_model().
