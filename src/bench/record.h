@@ -33,6 +33,7 @@ struct DraftCounts {
   int64_t steps = 0;
   double seconds = 0;                            // that the steps took, pauses between them included
   int64_t generated = 0;                         // tokens
+  int64_t proposals = 0, faults = 0;             // those that could be used; those that could not
   int64_t offered = 0, accepted = 0;             // drafts verified, and those that were right
   std::vector<int64_t> offered_at, accepted_at;  // the same by place in the proposal
 

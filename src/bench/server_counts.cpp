@@ -44,6 +44,8 @@ DraftCounts read_counts(std::string_view metrics) {
     const auto value = static_cast<int64_t>(number);
     if (name == "fathom_engine_steps_total") out.steps += value;
     if (name == "vllm:generation_tokens_total") out.generated += value;
+    if (name == "vllm:spec_decode_num_drafts_total") out.proposals += value;
+    if (name == "fathom_draft_faults_total") out.faults += value;
     if (name == "vllm:spec_decode_num_draft_tokens_total") out.offered += value;
     if (name == "vllm:spec_decode_num_accepted_tokens_total") out.accepted += value;
     if (name == "fathom_draft_tokens_per_pos_total") add_at(out.offered_at, place_of(labels), value);
@@ -57,6 +59,7 @@ DraftCounts read_counts(std::string_view metrics) {
 DraftCounts difference(const DraftCounts& before, const DraftCounts& after) {
   DraftCounts out = after;
   out.steps -= before.steps, out.generated -= before.generated;
+  out.proposals -= before.proposals, out.faults -= before.faults;
   out.offered -= before.offered, out.accepted -= before.accepted;
   for (size_t i = 0; i < std::min(before.offered_at.size(), out.offered_at.size()); ++i)
     out.offered_at[i] -= before.offered_at[i], out.accepted_at[i] -= before.accepted_at[i];

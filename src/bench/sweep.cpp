@@ -8,6 +8,8 @@
 
 #include "base/interrupt.h"
 #include "base/progress.h"
+#include "engine/draft_shares.h"
+#include "engine/speculator.h"
 
 namespace fathom::bench {
 namespace {
@@ -129,6 +131,12 @@ Sweep run_sweep(Target& target, const WorkloadOptions& workload_options, const S
   return sweep;
 }
 
+static SpeculationStats stats_of(const DraftCounts& d) {
+  SpeculationStats s;
+  s.proposals = d.proposals, s.offered = d.offered, s.accepted = d.accepted, s.failed = d.faults;
+  return s;
+}
+
 std::vector<std::string> remarks(const Sweep& s) {
   std::vector<std::string> out;
   size_t uncounted = 0, looping = 0, requests = 0;
@@ -151,10 +159,8 @@ std::vector<std::string> remarks(const Sweep& s) {
     if (m.output_tokens > 0 && m.output_tokens < 0.9 * s.workload.output.mean())
       out.push_back(fmt::format("Load {}: outputs were {:.0f} tokens on average, {:g} were asked for.", load_text(l),
                                 m.output_tokens, s.workload.output.mean()));
-    if (m.drafts.accepted == 0 && m.drafts.offered >= 256)
-      out.push_back(
-          fmt::format("Load {}: of {} drafts not one was right: the draft stages do not belong to this model.",
-                      load_text(l), m.drafts.offered));
+    if (const std::string fault = draft_fault(stats_of(m.drafts)); !fault.empty())
+      out.push_back(fmt::format("Load {}: {}.", load_text(l), fault));
     if (m.cached_share > 0.05)
       out.push_back(fmt::format("Load {}: {:.0f} % of the prompt tokens came from the prefix cache.", load_text(l),
                                 100 * m.cached_share));
@@ -176,10 +182,8 @@ std::string draft_text(const Level& l) {
   std::string text =
       fmt::format("Load {}: {:.1f} steps/s, {:.2f} tokens a step", load_text(l), d.steps_a_second(), d.tokens_a_step());
   if (d.offered == 0) return text + ".";
-  text += fmt::format("; {} of {} drafts right, by place", d.accepted, d.offered);
-  for (size_t i = 0; i < d.offered_at.size() && d.offered_at[i] > 0; ++i)
-    text += fmt::format("{} {:.0f} %", i > 0 ? "," : "",
-                        100 * static_cast<double>(d.accepted_at[i]) / static_cast<double>(d.offered_at[i]));
+  text += fmt::format("; {} of {} drafts right, by place {}", d.accepted, d.offered,
+                      shares_by_place(d.offered_at, d.accepted_at));
   return text + ".";
 }
 

@@ -23,6 +23,8 @@ Json json_of(const DraftCounts& d) {
   return {{"steps", d.steps},
           {"steps_per_second", d.steps_a_second()},
           {"tokens_per_step", d.tokens_a_step()},
+          {"draft_proposals", d.proposals},
+          {"draft_faults", d.faults},
           {"drafts_verified", d.offered},
           {"drafts_accepted", d.accepted},
           {"accepted_share_by_position", std::move(shares)}};

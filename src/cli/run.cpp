@@ -15,6 +15,7 @@
 #include "cli/commands.h"
 #include "cli/device.h"
 #include "cli/model_setup.h"
+#include "engine/draft_shares.h"
 #include "engine/engine.h"
 #include "engine/loaded_model.h"
 #include "engine/speculate_option.h"
@@ -250,15 +251,6 @@ double decode_bytes(const Recorder& recorder, int64_t prompt_steps) {
   return bytes / static_cast<double>(steps.size());
 }
 
-/// " (by place 80, 55 %)": of the drafts that were verified there.
-std::string by_place(const SpeculationStats& s) {
-  std::vector<std::string> shares;
-  for (size_t i = 0; i < s.offered_at.size() && s.offered_at[i] > 0; ++i)
-    shares.push_back(
-        fmt::format("{:.0f}", 100 * static_cast<double>(s.accepted_at[i]) / static_cast<double>(s.offered_at[i])));
-  return fmt::format(" (by place {} %)", fmt::join(shares, ", "));
-}
-
 void print_report(const Flags& f, const LoadedModel& m, const Outcome& o, const Recorder& recorder) {
   if (f.quiet) return;
   std::string text = fmt::format("\n[{} prompt tokens, ", o.prompt_tokens);
@@ -274,9 +266,9 @@ void print_report(const Flags& f, const LoadedModel& m, const Outcome& o, const 
   const std::string where =
       m.device().shares_host_memory() ? fmt::format("{} threads", thread_count()) : printable(m.device().name());
   if (o.drafts.offered > 0)
-    text += fmt::format("; {} of {} drafts right{}, {:.2f} tokens a step, {:.1f} steps/s", o.drafts.accepted,
-                        o.drafts.offered, by_place(o.drafts), o.tokens_a_step(f.chunk),
-                        o.decode_rate() / o.tokens_a_step(f.chunk));
+    text += fmt::format("; {} of {} drafts right (by place {}), {:.2f} tokens a step, {:.1f} steps/s",
+                        o.drafts.accepted, o.drafts.offered, shares_by_place(o.drafts.offered_at, o.drafts.accepted_at),
+                        o.tokens_a_step(f.chunk), o.decode_rate() / o.tokens_a_step(f.chunk));
   text += fmt::format("; ended by {}; loaded {} in {:.2f} s, {}]\n", o.interrupted ? "interrupt" : name_of(o.finish),
                       human_bytes(static_cast<double>(m.source->total_bytes())), m.load_seconds, where);
   std::fputs(text.c_str(), stderr);

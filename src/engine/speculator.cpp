@@ -109,6 +109,7 @@ void Speculator::take(Asked& asked, Draft draft, int64_t requests) {
   if (refused != draft.tokens.end()) {
     ++stats_.refused;  // it and what follows it are not offered
     draft.shorten(refused - draft.tokens.begin());
+    if (draft.empty()) return;
   } else if (asked.failed || (draft.empty() && source_->draws())) {
     ++stats_.failed;
     return;
