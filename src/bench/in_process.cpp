@@ -47,7 +47,19 @@ double copy_bandwidth(ops::ComputeDevice& device) {
   return best;
 }
 
-class InProcess : public Target {
+/// No drafts while it lives: those steps are looked at, and say nothing of what drafts cost.
+class DraftPause {
+ public:
+  explicit DraftPause(Engine& engine) : engine_(engine) { engine.pause_drafts(true); }
+  ~DraftPause() { engine_.pause_drafts(false); }
+  DraftPause(const DraftPause&) = delete;
+  DraftPause& operator=(const DraftPause&) = delete;
+
+ private:
+  Engine& engine_;
+};
+
+class InProcess final : public InProcessTarget {
  public:
   explicit InProcess(const InProcessOptions& o) : options_(o) {
     OpenedModel opened = open_model(o.model);
@@ -62,9 +74,7 @@ class InProcess : public Target {
     e.max_context = std::min(positions, o.most_tokens);
     e.cache_tokens = e.max_context * o.most_open;
     e.chunk_tokens = o.chunk;
-    // Drafts of a cache that nobody computed say nothing, unless it is said how often they are right.
-    e.speculate = o.context > 0 && o.draft_acceptance < 0 ? 0 : o.speculate;
-    e.draft_acceptance = o.draft_acceptance;
+    e.speculate = o.drafts ? -1 : speculate_of(o.speculate, o.draft_acceptance);  // for the memory plan
     if (o.context > 0) {
       e.prefix_cache = false;
       // The window of each request and the rows of a chunk; no prompt is ever whole.
@@ -74,12 +84,21 @@ class InProcess : public Target {
     if (!o.device->shares_host_memory()) bandwidth_ = copy_bandwidth(*o.device);
     MemoryPlan plan;
     model_ = load_planned(std::move(opened), e, o.device, o.say, plan);
-    engine_ = std::make_unique<Engine>(model_->config(), model_->weights, e);
-    if (o.context > 0) fill_cache(engine_->cache(), *o.device, 1);
+    engine_options_ = e;
+    set_drafts(o.speculate, o.draft_acceptance);
     if (o.say && !o.device->shares_host_memory()) o.say(use_beside(plan, *o.device));
     if (o.say)
       o.say(fmt::format("weights in place after {:.1f} s, {:.1f} GB/s", model_->load_seconds,
                         static_cast<double>(model_->source->total_bytes()) / model_->load_seconds / 1e9));
+  }
+
+  void set_drafts(int32_t speculate, double draft_acceptance) override {
+    options_.draft_acceptance = draft_acceptance;
+    engine_options_.speculate = speculate_of(speculate, draft_acceptance);
+    engine_options_.draft_acceptance = draft_acceptance;
+    engine_.reset();  // its memory first
+    engine_ = std::make_unique<Engine>(model_->config(), model_->weights, engine_options_);
+    if (options_.context > 0) fill_cache(engine_->cache(), *options_.device, 1);
   }
 
   std::string describe() const override {
@@ -87,7 +106,10 @@ class InProcess : public Target {
                        printable(options_.device->name(), 100) + (options_.fast ? ", fast kernels" : ", exact kernels");
     if (options_.model.ranks > 1)
       text += fmt::format("; in {} parts, sums over {}", options_.model.ranks, engine_->model().communicator());
-    if (options_.draft_acceptance >= 0)
+    if (engine_options_.speculate != 0)
+      text += engine_options_.speculate < 0 ? "; as many drafts as pay"
+                                            : fmt::format("; {} drafts in a step", engine_options_.speculate);
+    if (options_.draft_acceptance >= 0 && engine_options_.speculate != 0)
       text += fmt::format("; drafts taken for right with probability {:g}", options_.draft_acceptance);
     if (options_.context > 0)
       text += fmt::format("; context of {} tokens that nobody computed: the cache holds numbers of their size",
@@ -103,7 +125,9 @@ class InProcess : public Target {
     const double ranks = options_.model.ranks;
     const auto context = static_cast<double>(options_.context);
     const plan::StepBound b = plan::bound(plan_model_, devices, open, context);
-    const double met = experts_met(static_cast<int64_t>(open));
+    const auto requests = static_cast<int64_t>(open);
+    if (!experts_met_.count(requests)) experts_met_[requests] = experts_met(requests);  // drafts change nothing of it
+    const double met = experts_met_[requests];
     // Over several GPUs: each weight on one of them, evenly, and the cache on all.
     const double weights = (b.fixed_bytes + b.expert_bytes * met / b.distinct) / ranks;
     return StepFloor{weights + b.cache_bytes, bandwidth_, met, b.distinct, context};
@@ -162,6 +186,11 @@ class InProcess : public Target {
   }
 
  private:
+  /// Drafts of a cache that nobody computed say nothing, unless it is said how often they are right.
+  int32_t speculate_of(int32_t asked, double acceptance) const {
+    return options_.context > 0 && acceptance < 0 ? 0 : asked;
+  }
+
   void send(Workload& workload, uint64_t index, double due, double sent, std::map<RequestId, size_t>& open,
             LevelRun& out) {
     GenerationRequest request;
@@ -198,6 +227,7 @@ class InProcess : public Target {
   /// Different experts of a layer that a step of `open` requests meets, on average over the layers; read off one step.
   /// Throws Error when an activation is not finite.
   double experts_met(int64_t open) {
+    const DraftPause pause(*engine_);
     std::vector<RequestId> ids;
     for (int64_t i = 0; i < open; ++i) {
       GenerationRequest request = assumed_request(static_cast<uint64_t>(i));
@@ -275,15 +305,17 @@ class InProcess : public Target {
 
   static constexpr int kProfileSteps = 20;
   InProcessOptions options_;
+  EngineOptions engine_options_;
   plan::Model plan_model_;
   double bandwidth_ = 0;
+  std::map<int64_t, double> experts_met_;
   std::unique_ptr<LoadedModel> model_;
   std::unique_ptr<Engine> engine_;
 };
 
 }  // namespace
 
-std::unique_ptr<Target> in_process_target(const InProcessOptions& options) {
+std::unique_ptr<InProcessTarget> in_process_target(const InProcessOptions& options) {
   return std::make_unique<InProcess>(options);
 }
 

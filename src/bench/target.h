@@ -73,9 +73,18 @@ struct InProcessOptions {
   int32_t speculate = 0;         // EngineOptions::speculate
   double draft_acceptance = -1;  // EngineOptions::draft_acceptance
   double temperature = 0;
+  bool drafts = false;  // load draft stages also while speculate is 0: set_drafts() is to come
+};
+
+/// A model in this process.
+class InProcessTarget : public Target {
+ public:
+  /// Other values of the options of these names, in an engine that starts anew on the loaded model. Throws Error when
+  /// the model has no drafts.
+  virtual void set_drafts(int32_t speculate, double draft_acceptance) = 0;
 };
 
 /// Loads the model; throws Error as load_planned does.
-std::unique_ptr<Target> in_process_target(const InProcessOptions& options);
+std::unique_ptr<InProcessTarget> in_process_target(const InProcessOptions& options);
 
 }  // namespace fathom::bench

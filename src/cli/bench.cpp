@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <charconv>
+
 #include "base/error.h"
 #include "base/file.h"
 #include "base/interrupt.h"
@@ -18,20 +21,87 @@ struct BenchOptions {
   std::string json, markdown, html, device = "auto", context, profile;
   ModelFlags choice;
   bool shared_prefix = false, keep_end = false, no_warm_up = false;
-  std::string speculate = "off";
+  std::string speculate = "off", acceptance;
   int64_t rounds = 4, requests = 0, repeats = 1, seed = 1, threads = 0, chunk = 512;
-  double rate = 0, temperature = 0, timeout = 600, acceptance = -1;
+  double rate = 0, temperature = 0, timeout = 600;
 };
 
-std::unique_ptr<bench::Target> target_of(const BenchOptions& o, const bench::WorkloadOptions& w, int64_t most_open) {
-  if (o.target.find("://") != std::string::npos)
-    return bench::http_target({.url = o.target,
-                               .model = o.model,
-                               .api_key = o.key_file.empty() ? "" : read_key(o.key_file),
-                               .chat = o.api == "chat",
-                               .ignore_end = !o.keep_end,
-                               .temperature = o.temperature,
-                               .timeout = o.timeout});
+/// One of the settings to be measured one behind the other.
+struct DraftSetting {
+  std::string speculate, acceptance;  // as they were given
+  int32_t depth = 0;
+  double probability = -1;
+};
+
+std::vector<std::string> split(const std::string& list) {
+  std::vector<std::string> items;
+  for (size_t at = 0; at <= list.size();) {
+    const size_t comma = std::min(list.find(',', at), list.size());
+    items.push_back(list.substr(at, comma - at));
+    at = comma + 1;
+  }
+  return items;
+}
+
+double read_acceptance(const std::string& text) {
+  double p = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), p);
+  if (error != std::errc() || end != text.data() + text.size() || !(p >= 0 && p <= 1))
+    throw UsageError(fmt::format("--draft-acceptance {}: numbers from 0 to 1", printable(text, 60)));
+  return p;
+}
+
+/// Every depth with every acceptance; without drafts once.
+std::vector<DraftSetting> draft_settings(const BenchOptions& o) {
+  std::vector<DraftSetting> out;
+  for (const std::string& speculate : split(o.speculate)) {
+    const int32_t depth = read_speculate(speculate);
+    if (depth == 0 || o.acceptance.empty()) {
+      out.push_back({speculate, "", depth, -1});
+      continue;
+    }
+    for (const std::string& a : split(o.acceptance)) out.push_back({speculate, a, depth, read_acceptance(a)});
+  }
+  constexpr size_t kMost = 64;
+  if (out.size() > kMost) throw UsageError(fmt::format("--speculate and --draft-acceptance: at most {} runs", kMost));
+  return out;
+}
+
+/// Tokens a second of whole runs, a line for each setting, and beside the best setting of the same acceptance.
+std::string comparison(const std::vector<DraftSetting>& settings, const std::vector<bench::Sweep>& sweeps) {
+  std::string out = fmt::format("\nTokens/s of whole runs (beside the best with drafts as good)\n{:>10}{:>12}",
+                                "drafts", "acceptance");
+  for (const auto& level : sweeps.front().levels)
+    out += fmt::format("{:>16}", fmt::format("load {:g}", level.concurrency));
+  for (size_t i = 0; i < sweeps.size(); ++i) {
+    out += fmt::format("\n{:>10}{:>12}", settings[i].speculate,
+                       settings[i].acceptance.empty() ? "-" : settings[i].acceptance);
+    for (size_t k = 0; k < sweeps[i].levels.size(); ++k) {
+      const double rate = sweeps[i].levels[k].median().whole_rate;
+      double best = 0;
+      for (size_t j = 0; j < sweeps.size(); ++j)
+        if (k < sweeps[j].levels.size() &&
+            (settings[j].depth == 0 || settings[i].depth == 0 || settings[j].acceptance == settings[i].acceptance) &&
+            (settings[i].depth != 0 || settings[j].depth == 0))
+          best = std::max(best, sweeps[j].levels[k].median().whole_rate);
+      out += fmt::format("{:>16}", fmt::format("{:.1f} ({:.3f})", rate, best > 0 ? rate / best : 0));
+    }
+  }
+  return out + "\n";
+}
+
+std::unique_ptr<bench::Target> server_of(const BenchOptions& o) {
+  return bench::http_target({.url = o.target,
+                             .model = o.model,
+                             .api_key = o.key_file.empty() ? "" : read_key(o.key_file),
+                             .chat = o.api == "chat",
+                             .ignore_end = !o.keep_end,
+                             .temperature = o.temperature,
+                             .timeout = o.timeout});
+}
+
+std::unique_ptr<bench::InProcessTarget> model_of(const BenchOptions& o, const bench::WorkloadOptions& w,
+                                                 int64_t most_open, const std::vector<DraftSetting>& drafts) {
   // A prompt's length is known only when it has been written: room for one that comes out longer.
   const int64_t context = o.context.empty() ? 0 : number_list("--context", o.context, int64_t{1} << 24, true).front();
   return bench::in_process_target({.model = choose_model(o.target, o.choice),
@@ -43,9 +113,38 @@ std::unique_ptr<bench::Target> target_of(const BenchOptions& o, const bench::Wor
                                    .most_open = most_open,
                                    .most_tokens = (context > 0 ? context : w.input.high * 2) + w.output.high + 64,
                                    .chunk = o.chunk,
-                                   .speculate = read_speculate(o.speculate),
-                                   .draft_acceptance = o.acceptance,
-                                   .temperature = o.temperature});
+                                   .speculate = drafts.front().depth,
+                                   .draft_acceptance = drafts.front().probability,
+                                   .temperature = o.temperature,
+                                   .drafts = drafts.size() > 1});
+}
+
+int written(const BenchOptions& o, const bench::Sweep& sweep) {
+  if (!o.json.empty()) write_file(o.json, bench::json_report(sweep));
+  if (!o.markdown.empty()) write_file(o.markdown, bench::markdown_report(sweep));
+  if (!o.html.empty()) write_file(o.html, bench::html_report(sweep));
+  size_t answered = 0;
+  for (const auto& level : sweep.levels)
+    for (const auto& r : level.repeats) answered += r.requests - r.errors;
+  if (sweep.interrupted) return 130;
+  return answered > 0 ? 0 : 1;
+}
+
+/// One sweep for each setting, on one loaded model.
+int run_settings(bench::InProcessTarget& target, const BenchOptions& o, const bench::WorkloadOptions& workload,
+                 const bench::SweepOptions& options, const std::vector<DraftSetting>& settings) {
+  std::vector<bench::Sweep> sweeps;
+  int worst = 0;
+  for (const DraftSetting& s : settings) {
+    if (!sweeps.empty()) target.set_drafts(s.depth, s.probability);
+    sweeps.push_back(bench::run_sweep(target, workload, options));
+    sweeps.back().content = o.content;
+    print(bench::text_report(sweeps.back()) + "\n");
+    worst = std::max(worst, written(o, sweeps.back()));
+    if (sweeps.back().interrupted) break;
+  }
+  if (settings.size() > 1) print(comparison(settings, sweeps));
+  return worst;
 }
 
 int run_bench(const BenchOptions& o, const Parser& parser) {
@@ -75,8 +174,14 @@ int run_bench(const BenchOptions& o, const Parser& parser) {
                            "--synthetic", "--exact", "--fast", "--tensor-parallel", "--profile"})
     if (url && parser.given(name))
       throw UsageError(fmt::format("{} is of a model in this process, not of a server", name));
-  if (parser.given("--draft-acceptance") && read_speculate(o.speculate) == 0)
+  const std::vector<DraftSetting> drafts = draft_settings(o);
+  if (parser.given("--draft-acceptance") &&
+      std::all_of(drafts.begin(), drafts.end(), [](const DraftSetting& d) { return d.depth == 0; }))
     throw UsageError("--draft-acceptance needs --speculate auto or a number");
+  for (const char* name : {"--json", "--md", "--html", "--profile"})
+    if (drafts.size() > 1 && parser.given(name))
+      throw UsageError(
+          fmt::format("{} is of one setting of --speculate and --draft-acceptance, not of {}", name, drafts.size()));
   if (parser.given("--profile") && !parser.given("--context")) throw UsageError("--profile needs --context");
   for (const std::string& path : {o.json, o.markdown, o.html, o.profile})
     if (!path.empty()) check_output_path(path);
@@ -84,18 +189,11 @@ int run_bench(const BenchOptions& o, const Parser& parser) {
   catch_interrupts();
   int64_t most = static_cast<int64_t>(o.rate > 0 ? 64 : 1);
   for (const int64_t level : sweep_options.levels) most = std::max(most, level);
-  const auto target = target_of(o, workload, most);
-  bench::Sweep sweep = bench::run_sweep(*target, workload, sweep_options);
+  if (!url) return run_settings(*model_of(o, workload, most, drafts), o, workload, sweep_options, drafts);
+  bench::Sweep sweep = bench::run_sweep(*server_of(o), workload, sweep_options);
   sweep.content = o.content;
   print(bench::text_report(sweep));
-  if (!o.json.empty()) write_file(o.json, bench::json_report(sweep));
-  if (!o.markdown.empty()) write_file(o.markdown, bench::markdown_report(sweep));
-  if (!o.html.empty()) write_file(o.html, bench::html_report(sweep));
-  size_t answered = 0;
-  for (const auto& level : sweep.levels)
-    for (const auto& r : level.repeats) answered += r.requests - r.errors;
-  if (sweep.interrupted) return 130;
-  return answered > 0 ? 0 : 1;
+  return written(o, sweep);
 }
 
 }  // namespace
@@ -125,11 +223,11 @@ Command bench_command() {
         p.option("--timeout", o->timeout, "seconds without a byte until a request counts as failed (default 600)", 0.1,
                  86400);
         p.option("--threads", o->threads, "of a model in this process", 1, 1024);
-        p.option("--speculate", o->speculate, kSpeculateHelp);
+        p.option("--speculate", o->speculate,
+                 std::string(kSpeculateHelp) + ". Several (off,2,auto) are measured one behind the other and compared");
         p.option("--draft-acceptance", o->acceptance,
                  "with --speculate: take each draft for right with this probability, whatever the model says. Speed is "
-                 "measured as with drafts so good; the text means nothing",
-                 0, 1);
+                 "measured as with drafts so good; the text means nothing. A list is measured as above");
         p.option("--chunk", o->chunk, "prompt tokens in one step of a model in this process (default 512)", 1, 1 << 20);
         p.choice("--device", o->device, {"auto", "cpu", "cuda"},
                  "of a model in this process; auto: a GPU if there is one");

@@ -1,7 +1,12 @@
 // How many drafts pay: from what steps and proposals cost, how often drafts of each place were right, and how sure the
 // draft is of each. Only the speed depends on it, never a token.
+//
+// With drafts, every round chooses the tokens that its step verifies: the likeliest ones of all requests, as many as
+// give the most tokens a second by the costs known so far. Whether rounds of drafts beat steps without is kept for each
+// load (1, 2 to 3, 4 to 7, ... requests): where they do not, they are left alone and tried again after a pause.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -16,52 +21,80 @@ struct DraftRecord {
   double expected = 0, accepted = 0;  // tokens; older ones fade
 };
 
+/// A proposal of a request, and how many of its tokens to verify.
+struct DraftOffer {
+  const Draft* draft = nullptr;
+  DraftRecord* record = nullptr;
+  int64_t keep = 0;
+};
+
 class DraftControl {
  public:
   /// `most`: what the source can propose. `depth`: that many always; negative: as many as pay.
-  DraftControl(int64_t most, int64_t depth);
+  /// `sizes`: as StepCosts takes them.
+  DraftControl(int64_t most, int64_t depth, std::span<const int64_t> sizes = {});
 
-  /// Drafts to ask for, for each of `requests` that decode together. 0: make none.
+  /// Drafts to ask for, for each of `requests` that decode together; called once a step. 0: make none.
   int64_t depth(int64_t requests);
-  /// How many tokens of a proposal are worth verifying when `requests` decode together.
-  int64_t worth(const Draft& draft, DraftRecord& record, int64_t requests);
+  /// Sets how many tokens of each proposal of a round are worth verifying when `requests` decode together.
+  void choose(std::span<DraftOffer> offers, int64_t requests);
 
+  /// A step of decoding requests alone that fed so many tokens took so long, the choice of tokens included. Steps that
+  /// had to be recorded first are not to be told.
   void step_took(int64_t tokens, double seconds) { costs_.took(tokens, seconds); }
-  /// A round of so many proposals, at least one, took so long.
-  void proposals_took(int64_t proposals, double seconds) { proposal_costs_.took(proposals, seconds); }
+  /// A round of so many proposals, at least one, of `depth` tokens took so long. To be told before choose().
+  void proposals_took(int64_t proposals, int64_t depth, double seconds);
   /// Whether what drafts need of the tokens of a step is to be kept: not while drafts are off, but early enough before
   /// they are tried again.
-  bool keeps_rows() const { return fixed_ > 0 || (fixed_ < 0 && (!off_ || pause_ - idle_ <= kWarmUp)); }
-  static constexpr int64_t kWarmUp = 64;  // steps
+  bool keeps_rows() const;
+  static constexpr int64_t kWarmUp = 64;     // steps
+  static constexpr int64_t kMostDepth = 64;  // of any source
   int64_t most() const { return fixed_ < 0 ? most_ : fixed_; }
   /// Of `draft` the first `accepted` were right, and the next one, if there is one, was not.
   void verified(const Draft& draft, int64_t accepted, DraftRecord& record);
 
  private:
-  void begin_trial();
-  void count(int64_t offered, int64_t accepted);
-  double calibrated(const Draft& draft, const DraftRecord& record, size_t place) const;
-  double tokens_per_second(int64_t requests, int64_t depth) const;
-  bool disappoints(int64_t requests) const;
-  double marginal_seconds(int64_t requests) const;
-  double proposal_seconds(int64_t requests) const { return proposal_costs_.of(requests).value_or(0); }
+  /// What is known of drafts at a load.
+  struct Load {
+    bool met = false, off = false;
+    int64_t depth = 0;            // to ask for
+    int64_t tries = 0;            // rounds since drafts were taken up
+    int64_t idle = 0, pause = 0;  // steps without drafts, and after how many to try them again
+    /// Of rounds of late, by depth: logarithm of their rate over that without; mean and mean square.
+    std::array<double, kMostDepth + 1> gain{}, square{};
+  };
+  /// A number of tokens to verify, of drafts cut to some depth, and what comes of it.
+  struct Choice {
+    int64_t count = 0;
+    double rate = 0;  // tokens a second
+  };
+  Load& load_of(int64_t requests);
+  void line_up(std::span<const DraftOffer> offers);
+  Choice best_of(int64_t requests, int64_t depth, int64_t most) const;
+  double gain_of(int64_t requests, int64_t depth) const;
+  int64_t least_of(int64_t requests, int64_t floor) const;
+  void judge(Load& load);
+  bool measure_without(int64_t requests);
+  double calibrated(const Draft& draft, size_t place) const;
+  double proposal_seconds(int64_t requests, int64_t depth) const;
 
-  int64_t most_, fixed_;
+  int64_t most_, fixed_;  // fixed_ -1: as many as pay
   StepCosts costs_;
-  StepCosts proposal_costs_;  // of rounds, by requests
+  std::vector<StepCosts> proposal_costs_;  // of rounds, by requests; one for each depth asked for
   struct Place {
-    double right = 0, tried = 0, confidence = 0;  // fading sums
-    /// Probability that the draft is right if those before it are. Unseen places look good, to be tried.
-    double share() const { return (right + 2) / (tried + 2.2); }
+    double right = 0, confidence = 0;  // fading sums
   };
   std::vector<Place> places_;
-  double offered_ = 0, yield_ = 0;  // tokens of a proposal that were verified and right, lately
-  int64_t tries_ = 0;               // proposals since drafts were taken up
-  int64_t chosen_ = 0;              // depth at the last decision
-  int64_t requests_ = 0;            // the load that pause_ belongs to
-  bool off_ = false;
-  int64_t idle_ = 0, pause_;  // steps without drafts, and after how many to try them again
-  int64_t trial_;             // steps of the present trial still to come
+  std::array<Load, 64> loads_{};
+  Load* load_ = nullptr;       // the present one
+  int64_t kept_ = kWarmUp;     // steps in a row whose rows were kept
+  int64_t since_without_ = 0;  // steps since one without drafts was asked for to measure it
+  int64_t asked_ = 0;          // depth of the present round
+  struct Token {
+    double survival;
+    int32_t place, offer;
+  };
+  std::vector<Token> tokens_;  // of a round
 };
 
 }  // namespace fathom

@@ -37,6 +37,7 @@ class DsparkSource : public DraftSource {
   }
 
   void prepare(int64_t sequences, std::span<const LayerCache> rings) override { dspark_.prepare(sequences, rings); }
+  bool first_use() const override { return dspark_.recorded_anew(); }
   void set_recorder(Recorder* recorder) override { dspark_.set_recorder(recorder); }
 
  private:

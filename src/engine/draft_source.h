@@ -64,6 +64,8 @@ class DraftSource {
   virtual void prepare(int64_t sequences, std::span<const LayerCache> rings) {
     static_cast<void>(sequences), static_cast<void>(rings);
   }
+  /// Whether the last proposals were recorded on a device meanwhile, so that they took longer than later ones will.
+  virtual bool first_use() const { return false; }
   virtual void set_recorder(Recorder* recorder) = 0;
 };
 

@@ -95,8 +95,9 @@ Engine::Engine(const ModelConfig& config, const Weights& weights, const EngineOp
   if (rings_ > 0 && !drafts)
     drafts = dspark_source(config, weights, ops::op_table(options.ops, weights.memory->device().info(), options.fast));
   if (drafts && options_.speculate != 0)
-    speculator_ =
-        std::make_unique<Speculator>(std::move(drafts), options_.speculate, config, cache_, options_.draft_acceptance);
+    speculator_ = std::make_unique<Speculator>(
+        std::move(drafts), options_.speculate, config, cache_, options_.draft_acceptance,
+        model_.device().shares_host_memory() ? std::span<const int64_t>() : decode_sizes());
   for (int rank = 1; rank < cache_.ranks(); ++rank) model_.set_layers(rank, cache_.layers(rank));
   set_recorder(recorder);
   max_context_ = std::min(max_context_, options.cache_tokens);
@@ -163,6 +164,7 @@ bool Engine::step(const std::function<void(const GenerationEvent&)>& report) {
   scheduler_.plan(work_);
   if (work_.segments.empty()) return false;
 
+  const auto start = std::chrono::steady_clock::now();
   StepBatch batch;
   {
     Span span(recorder_, "plan_step", 0, 0, {}, kPhaseCategory);
@@ -170,10 +172,8 @@ bool Engine::step(const std::function<void(const GenerationEvent&)>& report) {
   }
   const bool logits = !plan_draws();
   batch.sampling = View<const ops::RowSampling, 1>(draws_.data(), draws_.size());
-  const auto start = std::chrono::steady_clock::now();
   const Activations& out = model_.step(batch, cache_.layers(), logits ? Fetch::logits : Fetch::tokens);
   if (speculator_) speculator_->push(batch, out);
-  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
   ++steps_;
   bool prompts = false;
   for (size_t i = 0; i < work_.owners.size(); ++i) {
@@ -184,7 +184,10 @@ bool Engine::step(const std::function<void(const GenerationEvent&)>& report) {
   }
   std::vector<GenerationEvent> events;
   take_logits(out, events);
-  if (speculator_ && !prompts) speculator_->step_took(batch.ids.size[0], took.count());
+  if (speculator_ && !prompts && !model_.recorded_anew()) {
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    speculator_->step_took(batch.ids.size[0], took.count());
+  }
   for (const GenerationEvent& event : events) report(event);
   if (speculator_) speculator_->propose(work_.owners, batch);  // nobody waits for the tokens meanwhile
   return true;

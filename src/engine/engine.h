@@ -60,6 +60,10 @@ class Engine {
   /// Outputs that must end before a waiting request starts, as things stand.
   int64_t before(RequestId id) const { return scheduler_.before(id); }
   int64_t max_context() const { return max_context_; }
+  /// On: steps make no drafts and drafts learn nothing from them, for steps that are no ordinary work (profiles).
+  void pause_drafts(bool on) {
+    if (speculator_) speculator_->pause(on);
+  }
   bool speculates() const { return speculator_ != nullptr; }
   const Cache& cache() const { return cache_; }
   const PrefixCache& prefix_cache() const { return prefix_; }

@@ -20,12 +20,12 @@ std::string draft_fault(const SpeculationStats& s) {
 }
 
 Speculator::Speculator(std::unique_ptr<DraftSource> source, int64_t depth, const ModelConfig& config, Cache& cache,
-                       double acceptance)
+                       double acceptance, std::span<const int64_t> sizes)
     : source_(std::move(source)),
       config_(config),
       cache_(cache),
       acceptance_(acceptance),
-      control_(source_->depth(), depth) {
+      control_(source_->depth(), depth, sizes) {
   stats_.accepted_at.assign(static_cast<size_t>(source_->depth()), 0);
   stats_.offered_at.assign(static_cast<size_t>(source_->depth()), 0);
 }
@@ -35,7 +35,7 @@ std::span<const LayerCache> Speculator::rings() const {
 }
 
 void Speculator::push(const StepBatch& batch, const Activations& out) {
-  const bool keep = control_.keeps_rows();
+  const bool keep = !paused_ && control_.keeps_rows();
   cache_.set_draft_rows(batch.window_slot, keep);
   if (keep) source_->push(batch, out, rings());
 }
@@ -45,7 +45,7 @@ void Speculator::propose(std::span<Active* const> requests, const StepBatch& bat
     return a && a->running && !a->held && !a->cancelled && a->decodes(cache_);
   };
   const auto n = static_cast<int64_t>(std::count_if(requests.begin(), requests.end(), decodes));
-  const int64_t depth = control_.depth(n);
+  const int64_t depth = paused_ ? 0 : control_.depth(n);
   if (depth == 0 || n == 0) return;
   const auto start = std::chrono::steady_clock::now();
   std::vector<Asked> asked;
@@ -65,8 +65,13 @@ void Speculator::propose(std::span<Active* const> requests, const StepBatch& bat
   auto drafts = source_->propose(starts, rings(), [&](size_t i, int64_t place, std::span<const float> logits) {
     return choose(asked[i], place, logits);
   });
-  for (size_t i = 0; i < asked.size(); ++i) take(asked[i], std::move(drafts[i]), n);
-  control_.proposals_took(n, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  for (size_t i = 0; i < asked.size(); ++i) take(asked[i], std::move(drafts[i]));
+  if (!source_->first_use())
+    control_.proposals_took(n, depth, std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+  std::vector<DraftOffer> offers;
+  for (const Asked& a : asked) offers.push_back({&a.request->draft, &a.request->drafts});
+  control_.choose(offers, n);
+  for (size_t i = 0; i < asked.size(); ++i) asked[i].request->draft.shorten(offers[i].keep);
 }
 
 /// `fed`: the request's segment of the last step.
@@ -101,7 +106,8 @@ int32_t Speculator::choose(Asked& asked, int64_t place, std::span<const float> l
   }
 }
 
-void Speculator::take(Asked& asked, Draft draft, int64_t requests) {
+/// The part of a proposal that can be verified becomes the request's draft.
+void Speculator::take(Asked& asked, Draft draft) {
   Active& a = *asked.request;
   draft.shorten(asked.start.most);
   const auto outside = [&](int32_t token) { return token < 0 || token >= config_.vocab_size; };
@@ -126,7 +132,6 @@ void Speculator::take(Asked& asked, Draft draft, int64_t requests) {
   ++stats_.proposals;
   if (acceptance_ >= 0) draft.confidence.assign(draft.size(), static_cast<float>(acceptance_));
   a.draft = std::move(draft);
-  a.draft.shorten(control_.worth(a.draft, a.drafts, requests));
 }
 
 void Speculator::verified(Active& a, int64_t accepted) {

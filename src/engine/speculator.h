@@ -34,8 +34,9 @@ class Speculator {
  public:
   /// `depth`: drafts of a request in one step; negative: as many as pay. `config` and `cache` outlive the object.
   /// `acceptance`: EngineOptions::draft_acceptance; drafts then say of themselves that they are right so often.
+  /// `sizes`: numbers of tokens that steps are filled up to; see StepCosts.
   Speculator(std::unique_ptr<DraftSource> source, int64_t depth, const ModelConfig& config, Cache& cache,
-             double acceptance = -1);
+             double acceptance = -1, std::span<const int64_t> sizes = {});
 
   /// Keeps what drafts need of the tokens of a step; nothing while there are no drafts to come.
   void push(const StepBatch& batch, const Activations& out);
@@ -44,8 +45,12 @@ class Speculator {
   void propose(std::span<Active* const> requests, const StepBatch& batch);
   /// The first `accepted` of a request's drafts were right.
   void verified(Active& a, int64_t accepted);
-  /// A step in which all requests decoded fed `tokens` tokens.
-  void step_took(int64_t tokens, double seconds) { control_.step_took(tokens, seconds); }
+  /// A step in which all requests decoded fed `tokens` tokens; not one that was recorded meanwhile.
+  void step_took(int64_t tokens, double seconds) {
+    if (!paused_) control_.step_took(tokens, seconds);
+  }
+  /// On: no drafts are made, and steps teach nothing of what drafts cost or need.
+  void pause(bool on) { paused_ = on; }
   void set_recorder(Recorder* recorder) { source_->set_recorder(recorder); }
   void prepare(int64_t sequences) { source_->prepare(sequences, rings()); }
 
@@ -66,7 +71,7 @@ class Speculator {
   };
   Asked ask(Active& a, const ops::Segment& fed, int64_t most) const;
   int32_t choose(Asked& asked, int64_t place, std::span<const float> logits) const;
-  void take(Asked& asked, Draft draft, int64_t requests);
+  void take(Asked& asked, Draft draft);
   std::span<const LayerCache> rings() const;
 
   std::unique_ptr<DraftSource> source_;
@@ -75,6 +80,7 @@ class Speculator {
   double acceptance_;
   DraftControl control_;
   SpeculationStats stats_;
+  bool paused_ = false;
 };
 
 }  // namespace fathom

@@ -55,6 +55,10 @@ std::optional<BatchShape> decode_shape(const StepBatch& b) {
   return shape_of(*size, b.pages.size[1], b.index128.size[1]);
 }
 
+std::span<const int64_t> decode_sizes() {
+  return kTokenCounts;
+}
+
 std::vector<BatchShape> decode_shapes(int64_t sequences, int64_t context) {
   std::vector<BatchShape> shapes;
   for (const int64_t tokens : kTokenCounts) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "model/step.h"
@@ -19,6 +20,9 @@ struct BatchShape {
 /// The shape that a batch of single tokens with logits for each fits in: tokens rounded up to one of few sizes, widths
 /// to powers of two. Nothing for other batches.
 std::optional<BatchShape> decode_shape(const StepBatch& batch);
+
+/// Numbers of tokens that decode batches are filled up to, rising; larger ones are not.
+std::span<const int64_t> decode_sizes();
 
 /// The shapes of all decode batches of up to `sequences` sequences and contexts of up to `context` tokens.
 std::vector<BatchShape> decode_shapes(int64_t sequences, int64_t context);

@@ -8,9 +8,9 @@
 namespace fathom {
 namespace {
 
-constexpr int64_t kPageRows = 64;     // of the block tokens' own rows
-constexpr int64_t kPushTokens = 512;  // tokens pushed in one go: bounds the scratch memory
-constexpr size_t kMostRecorded = 64;  // passes
+constexpr int64_t kPageRows = 64;      // of the block tokens' own rows
+constexpr int64_t kPushTokens = 512;   // tokens pushed in one go: bounds the scratch memory
+constexpr size_t kMostRecorded = 128;  // passes
 constexpr int64_t kSequenceCounts[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64};
 
 /// Numbers of sequences that passes are recorded for: the next larger one of few; beyond those the number itself.
@@ -180,6 +180,7 @@ void Dspark::run_recorded(const Pass& p, std::span<const LayerCache> stages, boo
   };
   const auto pass = [&] { run_blocks(p, stages), draw(p); };
   record = record && !block_.recorder();
+  recorded_anew_ = false;
   if (record && generation_ == now()) {
     const auto at = std::find_if(recorded_.begin(), recorded_.end(), same);
     if (at != recorded_.end()) return at->graph->replay();
@@ -189,6 +190,7 @@ void Dspark::run_recorded(const Pass& p, std::span<const LayerCache> stages, boo
   if (!record || recorded_.size() >= kMostRecorded) return;
   auto graph = block_.device().capture(pass);
   if (graph) recorded_.push_back({p.sequences, p.places, stages.data(), std::move(graph)});
+  recorded_anew_ = true;
 }
 
 std::vector<Dspark::Proposal> Dspark::choose_on_host(std::span<const Start> starts, const Pass& p,
@@ -263,7 +265,8 @@ void Dspark::prepare(int64_t sequences, std::span<const LayerCache> stages) {
   lay_out({&idle, 1}, largest, draft_.block_size);  // the arrays' memory
   for (const bool record : {false, true}) {         // first all scratch memory
     for (int64_t n = 1;; n = std::min(largest, rounded_up(n + 1))) {
-      run_recorded(lay_out({&idle, 1}, n, draft_.block_size), stages, record);
+      for (int64_t places = record ? 1 : draft_.block_size; places <= draft_.block_size; ++places)
+        run_recorded(lay_out({&idle, 1}, n, places), stages, record);
       if (n >= largest) break;
     }
   }

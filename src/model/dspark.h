@@ -52,6 +52,8 @@ class Dspark {
   /// allocate nothing. Does nothing where passes are not recorded.
   void prepare(int64_t sequences, std::span<const LayerCache> stages);
 
+  /// Whether the last pass was of a size not met before, and recorded.
+  bool recorded_anew() const { return recorded_anew_; }
   void set_recorder(Recorder* recorder) { block_.set_recorder(recorder, true); }
 
  private:
@@ -92,6 +94,7 @@ class Dspark {
   std::vector<Recorded> recorded_;
   std::array<int64_t, 3> generation_{};  // of the memory that recorded passes point to
   int64_t own_generation_ = 0;
+  bool recorded_anew_ = false;
 
   std::vector<int32_t> ids_, position_, slot_, window_length_, own_length_, window_index_, own_index_, rows_, first_;
   std::vector<ops::RowSampling> sampling_;

@@ -1,10 +1,19 @@
 #include "model/transformer.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "model/rank_threads.h"
 
 namespace fathom {
+namespace {
+
+/// Tables are pointers alone.
+bool same_table(const ops::OpTable& a, const ops::OpTable& b) {
+  return std::memcmp(&a, &b, sizeof a) == 0;
+}
+
+}  // namespace
 
 Transformer::Transformer(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops,
                          bool draft_features)
@@ -103,11 +112,14 @@ bool Transformer::records() const {
 /// False when this step is none to be recorded. The first step of a size runs op by op, which also makes all scratch
 /// memory, and is then recorded.
 bool Transformer::run_recorded(const StepBatch& batch, std::span<const LayerCache> layers) {
+  recorded_anew_ = false;
   if (device_.shares_host_memory() || !records()) return false;
   const auto shape = decode_shape(batch);
   if (!shape) return false;
   const StepBatch& placed = batch_memory_.place(batch, *shape);
-  const auto same = [&](const Recorded& r) { return r.shape == *shape && r.layers == layers.data(); };
+  const auto same = [&](const Recorded& r) {
+    return r.shape == *shape && r.layers == layers.data() && same_table(r.table, block_.table());
+  };
   const auto now = [&] {
     return std::array<int64_t, 3>{memory_.generation(), block_.workspace_generation(), batch_memory_.generation()};
   };
@@ -126,7 +138,8 @@ bool Transformer::run_recorded(const StepBatch& batch, std::span<const LayerCach
   block_.set_marks(marks.get());
   auto graph = device_.capture([&] { run(placed, layers); });
   block_.set_marks(nullptr);
-  if (graph) recorded_.push_back({*shape, layers.data(), std::move(graph), std::move(marks)});
+  if (graph) recorded_.push_back({*shape, layers.data(), block_.table(), std::move(graph), std::move(marks)});
+  recorded_anew_ = true;
   return true;
 }
 
@@ -155,7 +168,6 @@ void Transformer::prepare(int64_t tokens, int64_t rows, int64_t sequences, int64
 
 void Transformer::set_ops(const ops::OpTable& ops) {
   block_.set_table(ops);
-  recorded_.clear();
   if (ranks_) ranks_->set_ops(ops);
 }
 

@@ -51,8 +51,11 @@ class Transformer {
   /// Called behind the experts of each block, in steps that are launched op by op; null: not. It may read
   /// activations().
   void set_probe(std::function<void(int layer)> probe) { probe_ = std::move(probe); }
-  /// Other variants of the operations, of the same device, from the next step on.
+  /// Other variants of the operations, of the same device, from the next step on. What was recorded with these stays
+  /// for when they come back.
   void set_ops(const ops::OpTable& ops);
+  /// Whether the last step was of a size not met before, and recorded: later ones of that size are faster.
+  bool recorded_anew() const { return recorded_anew_; }
   /// Off: every step is launched op by op.
   void use_graphs(bool on) { use_graphs_ = on; }
 
@@ -92,6 +95,7 @@ class Transformer {
   struct Recorded {
     BatchShape shape;
     const LayerCache* layers;
+    ops::OpTable table;
     std::unique_ptr<ops::DeviceGraph> graph;
     std::shared_ptr<const std::vector<OpMark>> ops;
   };
@@ -104,7 +108,7 @@ class Transformer {
   BatchMemory batch_memory_;
   Activations result_;
   ops::DeviceBuffer logits_, tokens_;  // in host memory
-  bool use_graphs_ = true;
+  bool use_graphs_ = true, recorded_anew_ = false;
   std::function<void(int)> probe_;
   ops::KernelTrace* trace_ = nullptr;  // running
   std::string trace_problem_;
