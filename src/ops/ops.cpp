@@ -18,7 +18,7 @@ void pick(const Variant<Args>*& slot, Variants<Args> all, const Names& names, co
   if (!slot) throw std::invalid_argument("op " + std::string(op) + " has no variant called " + std::string(names[0]));
 }
 
-OpTable pick_all(const Names& names, const Names& attention) {
+OpTable pick_all(const Names& names, const Names& attention, const Names& experts) {
   OpTable t;
   pick(t.embed, embed_variants(), names, "embed");
   pick(t.residual_mix, residual_mix_variants(), names, "residual_mix");
@@ -34,7 +34,7 @@ OpTable pick_all(const Names& names, const Names& attention) {
   pick(t.sparse_attention, sparse_attention_variants(), attention, "sparse_attention");
   pick(t.output_project, output_project_variants(), names, "output_project");
   pick(t.route, route_variants(), names, "route");
-  pick(t.experts, experts_variants(), names, "experts");
+  pick(t.experts, experts_variants(), experts, "experts");
   pick(t.head, head_variants(), names, "head");
   pick(t.choose, choose_variants(), names, "choose");
   pick(t.stream_mean, stream_mean_variants(), names, "stream_mean");
@@ -47,10 +47,10 @@ OpTable pick_all(const Names& names, const Names& attention) {
 }  // namespace
 
 OpTable op_table(std::string_view name) {
-  return pick_all({name}, {name});
+  return pick_all({name}, {name}, {name});
 }
 
-OpTable op_table(std::string_view name, const DeviceInfo& device, bool fast_attention) {
+OpTable op_table(std::string_view name, const DeviceInfo& device, bool fast) {
   if ((name == "cuda") != (device.backend == Backend::cuda))
     fail("operations {} do not go with a model on {}: use those of the device", name,
          device.backend == Backend::cuda ? "a GPU" : "the processor");
@@ -59,8 +59,10 @@ OpTable op_table(std::string_view name, const DeviceInfo& device, bool fast_atte
   if (device.compute_capability == 90) names.push_back("sm90");
   if (device.compute_capability >= 89) names.push_back("sm89");
   names.push_back("sm80");
-  Names attention{"exact"};
-  return pick_all(names, fast_attention ? names : attention);
+  if (!fast) return pick_all(names, {"exact"}, names);
+  Names experts = names;
+  if (device.compute_capability == 90) experts.insert(experts.begin(), "sm90_fast");
+  return pick_all(names, names, experts);
 }
 
 }  // namespace fathom::ops

@@ -31,24 +31,30 @@ void emulate(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
   emulate<kFormat, kFormat == ExpertFormat::nvfp4 ? 6 : 8>(p, plan, seed);
 }
 
+template <bool kGroups>
 void emulate_stream(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
-  constexpr size_t kShared = moe::kStreamWarps * moe::kStreamRing;
+  constexpr size_t kShared = moe::kStreamShared;
+  const moe::Maps maps = moe::describe_weights(p, device::emulated_map);
   device::emulator::run_grid(plan.stream_blocks, 1, 1, 32 * moe::kStreamWarps, kShared, false, seed,
-                             [&](std::byte* shared) { moe::stream_up<ExpertFormat::mxfp4>(p, shared); });
-  device::emulator::run_grid(plan.stream_blocks, 1, 1, 32 * moe::kStreamWarps, kShared, false, seed,
-                             [&](std::byte* shared) { moe::stream_down<ExpertFormat::mxfp4>(p, shared); });
+                             [&](std::byte* shared) { moe::stream_up<ExpertFormat::mxfp4, kGroups>(p, maps, shared); });
+  device::emulator::run_grid(
+      plan.stream_blocks, 1, 1, 32 * moe::kStreamWarps, kShared, false, seed,
+      [&](std::byte* shared) { moe::stream_down<ExpertFormat::mxfp4, kGroups>(p, maps, shared); });
 }
 
-/// All three kernels in workspace that starts as NaN. `stream_blocks`: of a GPU where warps stream.
-void emulate(const ExpertsArgs& a, unsigned seed = 1, int stream_blocks = 0) {
+/// All three kernels in workspace that starts as NaN. `stream_blocks`: of a GPU where warps stream; `groups`: with sums
+/// in groups.
+void emulate(const ExpertsArgs& a, unsigned seed = 1, int stream_blocks = 0, bool groups = false) {
   const moe::Plan plan = moe::make_plan(a, 8, stream_blocks);
   moe::Params p = moe::pack(a, plan);
+  p.groups = groups && plan.stream_blocks > 0;
   std::vector<std::byte> workspace(moe::carve(a, plan, nullptr, p) + 256, std::byte{0xFF});
   const auto start = reinterpret_cast<uintptr_t>(workspace.data());
   moe::carve(a, plan, workspace.data() + (start + 255) / 256 * 256 - start, p);
   device::emulator::run_grid(p.tokens + 1, 1, 1, moe::kPrepareThreads, plan.prepare_shared, false, seed,
                              [&](std::byte* shared) { moe::prepare_block(p, shared); });
-  if (plan.stream_blocks > 0) return emulate_stream(p, plan, seed);
+  if (plan.stream_blocks > 0)
+    return groups ? emulate_stream<true>(p, plan, seed) : emulate_stream<false>(p, plan, seed);
   if (a.w1.format == ExpertFormat::mxfp4) return emulate<ExpertFormat::mxfp4>(p, plan, seed);
   if (a.w1.format == ExpertFormat::nvfp4) return emulate<ExpertFormat::nvfp4>(p, plan, seed);
   emulate<ExpertFormat::fp8>(p, plan, seed);
@@ -230,8 +236,8 @@ TEST(ExpertsEmulated, ATokenHasTheSameBitsWhateverTheBatch) {
 TEST(ExpertsEmulated, WarpsThatStreamGiveTheBitsOfTheOtherKernels) {
   const Shape shapes[] = {{.tokens = 6, .d = 384, .inner = 128, .choices = 3, .experts = 5},
                           {.tokens = 5, .d = 128, .inner = 384, .shared = 128, .choices = 1, .experts = 4},
-                          {.tokens = 11, .d = 640, .inner = 128, .shared = 256, .choices = 1, .experts = 1},
-                          {.tokens = 20, .d = 256, .inner = 256, .shared = 0, .choices = 2, .experts = 4},
+                          {.tokens = 11, .d = 640, .inner = 128, .shared = 256, .choices = 1, .experts = 3},
+                          {.tokens = 20, .d = 256, .inner = 256, .shared = 0, .choices = 2, .experts = 10},
                           {.tokens = 5, .d = 4096, .inner = 128, .shared = 0, .choices = 1, .experts = 2}};
   for (const Shape& s : shapes)
     for (const int blocks : {1, 2}) {
@@ -244,6 +250,20 @@ TEST(ExpertsEmulated, WarpsThatStreamGiveTheBitsOfTheOtherKernels) {
       for (size_t i = 0; i < want.size(); ++i) differ += want[i].bits != p.y[i].bits;
       EXPECT_EQ(differ, 0) << s.tokens << " tokens, " << s.d << " wide, " << blocks << " blocks";
     }
+}
+
+TEST(ExpertsEmulated, WarpsThatStreamInGroupsMatchTheReference) {
+  const Shape shapes[] = {{.tokens = 6, .d = 384, .inner = 128, .choices = 3, .experts = 5},
+                          {.tokens = 11, .d = 640, .inner = 128, .shared = 256, .choices = 1, .experts = 3},
+                          {.tokens = 20, .d = 256, .inner = 384, .shared = 0, .choices = 2, .experts = 10}};
+  for (const Shape& s : shapes) {
+    Problem p(s, 40 + static_cast<unsigned>(s.tokens));
+    experts_ref(p.args(), {});
+    const auto want = p.y;
+    p.poison();
+    emulate(p.args(), 2, 2, true);
+    EXPECT_LE(relative_error(p, p.y, want), 3e-3) << s.tokens << " tokens, " << s.d << " wide";
+  }
 }
 
 TEST(ExpertsEmulated, AnIdThatDoesNotExistTakesPartInNothing) {

@@ -21,6 +21,8 @@
 #include <stdexcept>
 #include <vector>
 
+#include "ops/device/tensor_map.h"
+
 #define FATHOM_DEVICE inline
 #define FATHOM_UNROLL
 #define FATHOM_UNROLL_8
@@ -249,6 +251,10 @@ uint32_t pack_bf16x2(float low, float high);
 uint32_t pack_f16x2(float low, float high);
 void unpack_f16x2(uint32_t v, float* low, float* high);
 void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+inline void mma_bf16_first(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  d[0] = d[1] = d[2] = d[3] = 0;
+  mma_bf16(d, a, b0, b1);
+}
 void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
 void load_matrices(uint32_t (&r)[4], const void* row);
 void load_matrices_transposed(uint32_t (&r)[4], const void* row);
@@ -409,6 +415,28 @@ inline void copy_block(void* shared, const void* global, int bytes, Phases* b) {
     throw std::runtime_error("misaligned copy of a block");
   std::memcpy(shared, global, bytes);
   b->pieces = static_cast<int16_t>(b->pieces - bytes / 16);
+  settle(b);
+}
+inline TensorMap emulated_map(const Planes& p) {
+  static_assert(sizeof(Planes) <= sizeof(TensorMap));
+  TensorMap map = {};
+  std::memcpy(&map, &p, sizeof p);
+  return map;
+}
+inline void copy_box(void* shared, const TensorMap* map, int column, int row, int plane, Phases* b) {
+  Planes p;
+  std::memcpy(&p, map, sizeof p);
+  if (reinterpret_cast<uintptr_t>(shared) % 1024 || reinterpret_cast<uintptr_t>(p.base) % 16 || p.row_bytes % 16)
+    throw std::runtime_error("misaligned copy of a box");
+  for (int i = 0; i < kBoxRows * kBoxBytes / 16; ++i) {
+    const int r = row + i / 8, at = column + i % 8 * 16;
+    auto* to = static_cast<std::byte*>(shared) + box_place(i / 8, i % 8);
+    if (r >= 0 && r < p.rows && at >= 0 && at < p.row_bytes && plane >= 0 && plane < p.planes)
+      std::memcpy(to, p.base + plane * p.plane_stride + r * p.row_bytes + at, 16);
+    else
+      std::memset(to, 0, 16);
+  }
+  b->pieces = static_cast<int16_t>(b->pieces - kBoxRows * kBoxBytes / 16);
   settle(b);
 }
 inline void await(Phases* b, int phase) {

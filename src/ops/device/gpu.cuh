@@ -14,6 +14,7 @@
 #include <cstdint>
 
 #include "ops/device/e4m3_decode.h"
+#include "ops/device/tensor_map.h"
 
 #define FATHOM_DEVICE __device__ __forceinline__
 #define FATHOM_UNROLL _Pragma("unroll")
@@ -161,6 +162,13 @@ FATHOM_DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, 
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+/// The same without what d held before.
+FATHOM_DEVICE void mma_bf16_first(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
 }
 
 /// The same with fp16 factors.
@@ -513,6 +521,17 @@ FATHOM_DEVICE void copy_block(void* shared, const void* global, int bytes, Phase
                    shared_address(shared)),
                "l"(global), "r"(bytes), "r"(shared_address(b))
                : "memory");
+#endif
+}
+/// Starts a copy of a box: 128 bytes from `column` on of rows `row` ... of plane `plane`, to 1024-byte aligned shared
+/// memory, pieces of 16 bytes at box_place(); it counts kBoxBytes * kBoxRows at barrier `b`, zeros included.
+FATHOM_DEVICE void copy_box(void* shared, const TensorMap* map, int column, int row, int plane, Phases* b) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];" ::
+          "r"(shared_address(shared)),
+      "l"(map), "r"(column), "r"(row), "r"(plane), "r"(shared_address(b))
+      : "memory");
 #endif
 }
 /// Waits until phase number `phase` (its parity counts) is complete.

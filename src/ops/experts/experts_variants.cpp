@@ -12,6 +12,7 @@ bool experts_sm90_can_run(const ExpertsArgs& a, const DeviceInfo&);
 size_t experts_cuda_workspace(const ExpertsArgs& a, const DeviceInfo&);
 void experts_sm80(const ExpertsArgs& a, const Launch& l);
 void experts_sm90(const ExpertsArgs& a, const Launch& l);
+void experts_sm90_fast(const ExpertsArgs& a, const Launch& l);
 #endif
 
 Variants<ExpertsArgs> experts_variants() {
@@ -21,6 +22,7 @@ Variants<ExpertsArgs> experts_variants() {
 #ifdef FATHOM_HAVE_CUDA
       {"sm80", Backend::cuda, experts_sm80_can_run, experts_cuda_workspace, experts_sm80},
       {"sm90", Backend::cuda, experts_sm90_can_run, experts_cuda_workspace, experts_sm90},
+      {"sm90_fast", Backend::cuda, experts_sm90_can_run, experts_cuda_workspace, experts_sm90_fast},
 #endif
   };
   return all;

@@ -84,7 +84,8 @@ FATHOM_DEVICE float hidden_value(float gate, float up, float limit, float weight
 }
 
 /// Quantises 128 channels of every token of the tile and puts them in product order. Half a warp has a token; this is
-/// warp `warp` of `warps` that share the work.
+/// warp `warp` of `warps` that share the work. `kGroups`: as prepare does for x.
+template <bool kGroups = false>
 FATHOM_DEVICE void quantize_group(const Params& p, const Work& work, int group, int warp, int warps) {
   const Tile& tile = work.tile;
   const int lane = device::lane_index();
@@ -102,10 +103,10 @@ FATHOM_DEVICE void quantize_group(const Params& p, const Work& work, int group, 
       most = fmaxf(most, fmaxf(fabsf(v[2 * k]), fabsf(v[2 * k + 1])));
     }
     const e8m0 scale = e4m3_scale(device::group_max(most, 16));
-    const float inverse = reciprocal(scale), factor = to_float(scale);
+    const float inverse = reciprocal(scale), factor = kGroups ? lifted(to_float(scale)) : to_float(scale);
     FATHOM_UNROLL
     for (int k = 0; k < 8; ++k) v[k] = to_float(to_e4m3(v[k] * inverse)) * factor;
-    if (mine) *reinterpret_cast<Words4*>(row + place_of(lane % 16)) = product_order(v);
+    if (mine) *reinterpret_cast<Words4*>(row + (kGroups ? lane % 16 * 16 : place_of(lane % 16))) = product_order(v);
   }
 }
 

@@ -32,6 +32,7 @@ inline constexpr int kWeightStages = 3, kWeightRing = kWeightStages * 2 * kMatri
 /// The same where warps stream from one piece of work to the next (moe_stream.cuh).
 inline constexpr int kStreamWarps = 16, kStreamStages = 3, kStreamStage = 2 * kMatrixBytes;
 inline constexpr int kStreamRing = kStreamStages * kStreamStage;
+inline constexpr int kStreamShared = kStreamWarps * (kStreamRing + kStreamStages * 8);  // with 8-byte barriers
 
 /// The same matrix of every expert, or the shared one (distances between experts are 0).
 struct Weight {
@@ -82,7 +83,8 @@ struct Params {
   int32_t tokens = 0, choices = 0, experts = 0, first_expert = 0, d = 0, hidden_pitch = 0;
   float limit = 10;
   int32_t tile_tokens = 8, shared_tokens = 8, shared_tiles = 0, counters = 0;
-  bool few = false;  // tiles can be found without the sort
+  bool few = false;     // tiles can be found without the sort
+  bool groups = false;  // sums of 32 columns are scaled (moe_groups.cuh); activations lie in the order of columns
   int32_t log2_up_slices = 0, log2_down_slices = 0, log2_up_sets = 0, log2_down_sets = 0;
 
   // Workspace. A slot is token * choices + choice, and tokens * choices + token for the shared expert.
@@ -110,7 +112,7 @@ inline int most_tiles_of(const DeviceInfo& device) {
 
 /// The stream_blocks of a GPU.
 inline int stream_blocks_of(const DeviceInfo& device) {
-  const bool fits = device.compute_capability == 90 && device.shared_bytes >= kStreamWarps * kStreamRing;
+  const bool fits = device.compute_capability == 90 && device.shared_bytes >= kStreamShared;
   return fits ? device.sm_count : 0;
 }
 
@@ -128,7 +130,7 @@ FATHOM_HOST_DEVICE inline int first_block(int blocks, int log2_slices, int slice
 void launch_mxfp4(const Params& p, const Plan& plan, bool early, void* stream);
 void launch_nvfp4(const Params& p, const Plan& plan, bool early, void* stream);
 void launch_fp8(const Params& p, const Plan& plan, bool early, void* stream);
-void launch_stream_mxfp4(const Params& p, const Plan& plan, void* stream);  // without prepare
+void launch_stream_mxfp4(const Params& p, const Plan& plan, void* stream);  // without prepare; by p.groups
 void launch_prepare(const Params& p, const Plan& plan, bool early, void* stream);
 
 }  // namespace fathom::ops::moe

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ops/experts/moe_activations.cuh"
+#include "ops/experts/moe_groups.cuh"
 
 namespace fathom::ops::moe {
 
@@ -18,18 +19,19 @@ FATHOM_DEVICE Words4 product_order(const float (&v)[8]) {
   return w;
 }
 
-/// x of one token as bf16, which is exact.
+/// x of one token as bf16, which is exact; in the order of columns and lifted where sums go in groups.
 FATHOM_DEVICE void widen_row(const Params& p, int token) {
   const auto* codes = reinterpret_cast<const uint64_t*>(p.x + token * p.x_stride);
   const e8m0* scale = p.x_scale + token * p.x_scale_stride;
   auto* to = reinterpret_cast<std::byte*>(p.x_wide + int64_t{token} * p.d);
   for (int i = device::thread_index(); i < p.d / 8; i += kPrepareThreads) {
     const uint64_t eight = codes[i];
-    const float factor = to_float(scale[i / 16]);
+    const float factor = p.groups ? lifted(to_float(scale[i / 16])) : to_float(scale[i / 16]);
     float v[8];
     FATHOM_UNROLL
     for (int k = 0; k < 8; ++k) v[k] = to_float(e4m3{static_cast<uint8_t>(eight >> 8 * k)}) * factor;
-    *reinterpret_cast<Words4*>(to + i / 16 * (2 * kBlock) + place_of(i % 16)) = product_order(v);
+    *reinterpret_cast<Words4*>(to + i / 16 * (2 * kBlock) + (p.groups ? i % 16 * 16 : place_of(i % 16))) =
+        product_order(v);
   }
 }
 

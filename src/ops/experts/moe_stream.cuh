@@ -1,16 +1,38 @@
 // The expert kernels for sm_90 with 5 tokens and more: every warp is a worker of its own that streams weights without a
 // pause, from one piece of work to the next.
 //
-// A piece of work is 16 rows of w1 with the same rows of w3 (32 rows of w2), all columns, times one tile. A warp brings
-// rows to a ring of its own in shared memory, 128 bytes of 32 rows at a time, and asks for the first lines of its
-// next piece while it multiplies the last of this one; no block barrier, one block on a multiprocessor, as many blocks
-// as multiprocessors. Pieces are handed out by a counter. Slices are summed one after the other in the order of the
-// other kernels, so the bits are the same.
+// A piece of work is 16 rows of w1 with the same rows of w3 (32 rows of w2), all columns, times one tile. The copy unit
+// brings 128 bytes of these rows at a time to a ring of the warp in shared memory, and a warp asks for the first lines
+// of its next piece while it multiplies the last of this one; no block barrier, one block on a multiprocessor, as many
+// blocks as multiprocessors. Pieces are handed out by a counter.
+//
+// Two kinds of sums. *In slices* of the columns, one after the other in the order of the other kernels: the bits are
+// the same. *In groups* of the 32 columns that share a scale (moe_groups.cuh), for half as many instructions.
 #pragma once
 
+#include "ops/experts/moe_groups.cuh"
 #include "ops/experts/moe_kernel.cuh"
 
 namespace fathom::ops::moe {
+
+using device::Phases;
+using device::TensorMap;
+
+/// How the copy unit finds the matrices of the experts; those of the shared expert where there is one.
+struct Maps {
+  TensorMap w1, w3, w2, s1, s3, s2;
+};
+
+/// `describe` makes a map of Planes.
+template <typename Describe>
+Maps describe_weights(const Params& p, const Describe& describe) {
+  const auto planes = [&](const Weight& w, int experts) {
+    return describe(device::Planes{w.codes, w.row_bytes, w.expert_codes, w.rows, experts});
+  };
+  Maps m = {planes(p.w1, p.experts), planes(p.w3, p.experts), planes(p.w2, p.experts), {}, {}, {}};
+  if (p.shared_tiles > 0) m.s1 = planes(p.s1, 1), m.s3 = planes(p.s3, 1), m.s2 = planes(p.s2, 1);
+  return m;
+}
 
 /// What a warp does: a tile, and the first of its rows.
 struct Piece {
@@ -19,57 +41,70 @@ struct Piece {
   bool exists;
 };
 
-/// Weights of a piece on their way: row lane / 8 and piece lane % 8 of both matrices.
+/// Weights of a piece on their way: 16 rows of two maps, or of two places in one.
 struct Flow {
-  const std::byte* line[2] = {};
-  int four = 0;   // bytes to four rows further
+  const TensorMap* map[2] = {};
+  int row[2] = {}, plane = 0;
   int units = 0;  // of a row, 64 bytes each
 };
 
 /// The ring of a warp, and what it asks for next.
 struct Stream {
   std::byte* ring;
-  Flow from;             // what is being copied
-  int at = 0;            // units of it that have been asked for
-  int to = 0;            // stage that is filled next
-  int stage = 0;         // stage that is used next
-  bool next = false;     // `from` is the next piece already
-  bool starved = false;  // once there was nothing to ask for
+  Phases* arrived;    // [kStreamStages]
+  Flow from;          // what is being copied
+  int at = 0;         // units of it that have been asked for
+  int to = 0;         // stage that is filled next
+  int stage = 0;      // stage that is used next
+  int round = 0;      // how often it has been used
+  bool next = false;  // `from` is the next piece already
 
+  /// `shared`: of the block. Barriers lie behind the rings.
+  FATHOM_DEVICE Stream(std::byte* shared, int warp, int lane) {
+    ring = shared + warp * kStreamRing;
+    arrived = reinterpret_cast<Phases*>(shared + kStreamWarps * kStreamRing) + warp * kStreamStages;
+    if (lane == 0) {
+      for (int i = 0; i < kStreamStages; ++i) device::init_phases(arrived + i, 1);
+      device::publish_phases();
+    }
+    device::sync_warp();
+  }
   /// Asks for a line, of `following()` when the present piece is through. Whoever read the stage before must be done.
   template <typename Following>
   FATHOM_DEVICE void pump(const Following& following, int lane) {
     if (at >= from.units && !next) from = following(), at = 0, next = true;
-    if (at >= from.units) {
-      starved = true;
-    } else {
-      if (at + 1 < from.units || lane % 8 < 4) {
-        std::byte* place = ring + to * kStreamStage + stage_place(lane / 8, lane % 8);
-        FATHOM_UNROLL
-        for (int m = 0; m < 2; ++m) {
-          const std::byte* line = from.line[m] + at * kUnitBytes;
-          FATHOM_UNROLL
-          for (int i = 0; i < 4; ++i, line += from.four)
-            device::copy_async_16(place + m * kMatrixBytes + 4 * i * kLineBytes, line, true);
-        }
-      }
-      at += 2, to = to + 1 == kStreamStages ? 0 : to + 1;
+    if (at >= from.units) return;
+    if (lane == 0) {
+      device::arrive_and_expect(arrived + to, kStreamStage);
+      FATHOM_UNROLL
+      for (int m = 0; m < 2; ++m)
+        device::copy_box(ring + to * kStreamStage + m * kMatrixBytes, from.map[m], at * kUnitBytes, from.row[m],
+                         from.plane, arrived + to);
     }
-    device::copy_async_commit();
+    at += 2, to = to + 1 == kStreamStages ? 0 : to + 1;
   }
   /// Waits for the next line; everybody has done with the one before.
   FATHOM_DEVICE void wait() {
-    if (starved)
-      device::copy_async_wait<0>();
-    else
-      device::copy_async_wait<kStreamStages - 2>();
+    device::await(arrived + stage, round);
     device::sync_warp();
   }
   FATHOM_DEVICE void read(Unit (&unit)[2], int half, int lane) const {
     FATHOM_UNROLL
-    for (int m = 0; m < 2; ++m) read_unit(unit[m], ring + stage * kStreamStage + m * kMatrixBytes, half, lane);
+    for (int m = 0; m < 2; ++m) {
+      const std::byte* from_line =
+          ring + stage * kStreamStage + m * kMatrixBytes + device::box_place(lane / 4, half * 4 + lane % 4);
+      unit[m].low = *reinterpret_cast<const Float4*>(from_line);
+      unit[m].high = *reinterpret_cast<const Float4*>(from_line + 8 * kLineBytes);
+    }
   }
-  FATHOM_DEVICE void advance() { stage = stage + 1 == kStreamStages ? 0 : stage + 1; }
+  /// Groups 2 pair and 2 pair + 1 of a unit: word 2 i is this thread's of row g, word 2 i + 1 that of row g + 8.
+  FATHOM_DEVICE void read_groups(uint32_t (&words)[4], int matrix, int half, int pair, int lane) const {
+    const int row = lane % 16, piece = half * 4 + pair * 2 + lane / 16;
+    device::load_matrices(words, ring + stage * kStreamStage + matrix * kMatrixBytes + device::box_place(row, piece));
+  }
+  FATHOM_DEVICE void advance() {
+    if (++stage == kStreamStages) stage = 0, ++round;
+  }
 };
 
 /// Sums of 2 x 16 rows and up to 16 tokens: of the present slice, and of those before it.
@@ -95,11 +130,12 @@ struct Columns {
   int slot[2];
 };
 
-/// Activations of step `step` of unit base + i, base a multiple of 4.
-template <ExpertFormat kFormat, int kLive>
+/// Activations of step `step` of unit base + i, base a multiple of 4. `kGroups`: they lie in the order of columns.
+template <ExpertFormat kFormat, int kLive, bool kGroups>
 FATHOM_DEVICE void read_columns(Float4 (&b)[kLive], const Columns& x, int base, int i, int step, int lane) {
   constexpr int kUnits = block_units(kFormat);
-  const int offset = (base / kUnits + i / kUnits) * kBlockBytes + piece_of<kFormat, false>(i % kUnits, step, lane) * 16;
+  const int offset =
+      (base / kUnits + i / kUnits) * kBlockBytes + piece_of<kFormat, kGroups>(i % kUnits, step, lane) * 16;
   FATHOM_UNROLL
   for (int j = 0; j < kLive; ++j) b[j] = *reinterpret_cast<const Float4*>(x.row[j] + offset);
 }
@@ -135,7 +171,7 @@ FATHOM_DEVICE void stream_multiply(StreamSums& s, const Unit (&u)[2], const Scal
 }
 
 /// All columns of a piece. `following`: what to ask for when its own lines are on their way.
-template <ExpertFormat kFormat, int kLive, typename Following>
+template <ExpertFormat kFormat, int kLive, bool kGroups, typename Following>
 FATHOM_DEVICE void stream_columns(Stream& stream, StreamSums& sums, const Source& s, const Columns& x,
                                   const Following& following, int lane) {
   constexpr int kSteps = unit_steps(kFormat);
@@ -144,7 +180,7 @@ FATHOM_DEVICE void stream_columns(Stream& stream, StreamSums& sums, const Source
   for (int m = 0; m < 2; ++m) load_scales(scales[m], s.rows[m], s.pitch, 0, s.count, lane);
   Float4 b[kSteps][kLive];  // of the unit; those of the next take their place step by step
   FATHOM_UNROLL
-  for (int step = 0; step < kSteps; ++step) read_columns<kFormat, kLive>(b[step], x, 0, 0, step, lane);
+  for (int step = 0; step < kSteps; ++step) read_columns<kFormat, kLive, kGroups>(b[step], x, 0, 0, step, lane);
   int slice = 0, slice_end = first_block(s.blocks, s.log2_slices, 1) * block_units(kFormat);
   FATHOM_UNROLL_1
   for (int base = 0; base < s.count; base += kScaleUnits) {
@@ -158,7 +194,7 @@ FATHOM_DEVICE void stream_columns(Stream& stream, StreamSums& sums, const Source
       stream.read(unit, i % 2, lane);
       const bool more = base + i + 1 < s.count;
       stream_multiply<kFormat, kLive>(sums, unit, scales, (lane & ~3) + i, b, lane, [&](int step) {
-        if (more) read_columns<kFormat, kLive>(b[step], x, base, i + 1, step, lane);
+        if (more) read_columns<kFormat, kLive, kGroups>(b[step], x, base, i + 1, step, lane);
       });
       if (i % 2 == 1 || !more) stream.advance();
       if (base + i + 1 == slice_end) {
@@ -171,15 +207,59 @@ FATHOM_DEVICE void stream_columns(Stream& stream, StreamSums& sums, const Source
   }
 }
 
+/// The same for MXFP4 with sums in groups, 8 tokens.
+template <typename Following>
+FATHOM_DEVICE void stream_groups(Stream& stream, StreamSums& sums, const Source& s, const Columns& x,
+                                 const Following& following, int lane) {
+  constexpr ExpertFormat kFormat = ExpertFormat::mxfp4;
+  constexpr int kGroups = 4;  // of a unit
+  Scales<kFormat> scales[2] = {}, later[2] = {};
+  FATHOM_UNROLL
+  for (int m = 0; m < 2; ++m) load_scales(scales[m], s.rows[m], s.pitch, 0, s.count, lane);
+  Float4 b[kGroups][1];  // of the unit; those of the next take their place
+  FATHOM_UNROLL
+  for (int group = 0; group < kGroups; ++group) read_columns<kFormat, 1, true>(b[group], x, 0, 0, group, lane);
+  FATHOM_UNROLL_1
+  for (int base = 0; base < s.count; base += kScaleUnits) {
+    FATHOM_UNROLL
+    for (int m = 0; m < 2; ++m) load_scales(later[m], s.rows[m], s.pitch, base + kScaleUnits, s.count, lane);
+    FATHOM_UNROLL
+    for (int i = 0; i < kScaleUnits; ++i) {
+      if (base + i >= s.count) continue;
+      if (i % 2 == 0) stream.wait(), stream.pump(following, lane);
+      uint32_t words[2][2][4], low[2], high[2];
+      FATHOM_UNROLL
+      for (int m = 0; m < 2; ++m) {
+        FATHOM_UNROLL
+        for (int pair = 0; pair < 2; ++pair) stream.read_groups(words[m][pair], m, i % 2, pair, lane);
+        low[m] = shuffle_word(scales[m].low[0], (lane & ~3) + i);
+        high[m] = shuffle_word(scales[m].high[0], (lane & ~3) + i);
+      }
+      const bool more = base + i + 1 < s.count;
+      FATHOM_UNROLL
+      for (int group = 0; group < kGroups; ++group) {
+        FATHOM_UNROLL
+        for (int m = 0; m < 2; ++m) {
+          const uint32_t(&codes)[4] = words[m][group / 2];
+          multiply_group(sums.total[m][0], codes[group % 2 * 2], codes[group % 2 * 2 + 1], group_scale(low[m], group),
+                         group_scale(high[m], group), b[group][0]);
+        }
+        if (more) read_columns<kFormat, 1, true>(b[group], x, base, i + 1, group, lane);
+      }
+      if (i % 2 == 1 || !more) stream.advance();
+    }
+    FATHOM_UNROLL
+    for (int m = 0; m < 2; ++m) scales[m] = later[m];
+  }
+}
+
 /// A warp's place among all, and what is left to do.
 struct Worker {
-  std::byte* memory;  // its ring
-  int lane, first, workers, pieces;
+  int warp, lane, first, workers, pieces;
   uint32_t* taken;  // pieces that were handed out beyond the first of each worker
 
-  FATHOM_DEVICE Worker(std::byte* shared, uint32_t* counter, int count) {
-    const int warp = device::uniform(device::warp_index());
-    memory = shared + warp * kStreamRing, lane = device::lane_index(), taken = counter, pieces = count;
+  FATHOM_DEVICE Worker(uint32_t* counter, int count) {
+    warp = device::uniform(device::warp_index()), lane = device::lane_index(), taken = counter, pieces = count;
     first = device::block_x() * kStreamWarps + warp, workers = device::grid_x() * kStreamWarps;
   }
   /// The number of the next piece; `pieces` or more when there is none.
@@ -228,14 +308,16 @@ FATHOM_DEVICE Columns find_columns(const Params& p, const Work& work, const bf16
   return x;
 }
 
-template <ExpertFormat kFormat, typename Following>
+template <ExpertFormat kFormat, bool kGroups, typename Following>
 FATHOM_DEVICE void stream_tile(Stream& stream, StreamSums& sums, const Source& s, const Columns& x, int tokens,
                                const Following& following, int lane) {
   sums.clear();
-  if (is_fp4(kFormat) || tokens <= 8)
-    stream_columns<kFormat, 1>(stream, sums, s, x, following, lane);
+  if constexpr (kGroups && kFormat == ExpertFormat::mxfp4)
+    stream_groups(stream, sums, s, x, following, lane);
+  else if (is_fp4(kFormat) || tokens <= 8)
+    stream_columns<kFormat, 1, kGroups>(stream, sums, s, x, following, lane);
   else if constexpr (!is_fp4(kFormat))  // the shared expert
-    stream_columns<kFormat, 2>(stream, sums, s, x, following, lane);
+    stream_columns<kFormat, 2, kGroups>(stream, sums, s, x, following, lane);
 }
 
 /// Calls `put(slot, row of 16, i)` for the sums that this lane holds: register i of tile j, column 8 j + 2 t + i % 2.
@@ -253,19 +335,14 @@ FATHOM_DEVICE void for_own_sums(const Columns& x, int tokens, int lane, const Pu
   }
 }
 
-/// 2 x 16 rows of an expert, those of the second matrix `second` rows further.
-FATHOM_DEVICE Flow find_flow(const Weight& first, const Weight& second, const Piece& piece, int second_row, int units,
-                             int lane) {
-  if (!piece.exists || piece.first_row >= first.rows) return {};
-  const int64_t e = piece.work.tile.expert < 0 ? 0 : piece.work.tile.expert;
-  const int64_t offset = e * first.expert_codes + int64_t{piece.first_row + lane / 8} * first.row_bytes + lane % 8 * 16;
-  return {{first.codes + offset, second.codes + e * (second.expert_codes - first.expert_codes) + offset +
-                                     int64_t{second_row} * first.row_bytes},
-          4 * first.row_bytes,
-          first.blocks * units};
+/// What is left to multiply the sums of a piece with.
+template <ExpertFormat kFormat, bool kGroups>
+FATHOM_DEVICE float stream_restore(const Weight& w, int expert) {
+  if constexpr (!kGroups) return restore<kFormat>(w, expert);
+  return kFormat == ExpertFormat::mxfp4 ? kGroupRestore : restore<kFormat>(w, expert) / kGroupLift;
 }
 
-template <ExpertFormat kFormat, typename Following>
+template <ExpertFormat kFormat, bool kGroups, typename Following>
 FATHOM_DEVICE void up_piece(const Params& p, const Weight& gate, const Weight& up, const Piece& piece, Stream& stream,
                             const Following& following, int lane) {
   if (piece.first_row >= gate.rows) return;
@@ -278,9 +355,10 @@ FATHOM_DEVICE void up_piece(const Params& p, const Weight& gate, const Weight& u
   source.log2_slices = p.log2_up_slices;
   const Columns x = find_columns(p, piece.work, p.x_wide, false, lane);
   StreamSums sums;
-  stream_tile<kFormat>(stream, sums, source, x, tile.count, following, lane);
+  stream_tile<kFormat, kGroups>(stream, sums, source, x, tile.count, following, lane);
 
-  const float gate_factor = restore<kFormat>(gate, tile.expert), up_factor = restore<kFormat>(up, tile.expert);
+  const float gate_factor = stream_restore<kFormat, kGroups>(gate, tile.expert);
+  const float up_factor = stream_restore<kFormat, kGroups>(up, tile.expert);
   const bool weighted = tile.expert >= 0;
   for_own_sums(x, tile.count, lane, [&](int slot, int row, int j, int i) {
     const float weight = weighted ? p.weight[slot / p.choices * p.weight_stride + slot % p.choices] : 1.0f;
@@ -289,43 +367,47 @@ FATHOM_DEVICE void up_piece(const Params& p, const Weight& gate, const Weight& u
   });
   const int group = piece.first_row / kBlock;
   if (last_warp(p.arrivals + piece.work.index * (p.hidden_pitch / kBlock) + group, kBlock / kGroupRows, lane))
-    quantize_group(p, piece.work, group, 0, 1);
+    quantize_group<kGroups>(p, piece.work, group, 0, 1);
 }
 
-FATHOM_DEVICE Flow flow_of_up(const Params& p, const Piece& piece, ExpertFormat format, int lane) {
-  if (piece.work.tile.expert < 0) return find_flow(p.s1, p.s3, piece, 0, block_units(ExpertFormat::fp8), lane);
-  return find_flow(p.w1, p.w3, piece, 0, block_units(format), lane);
+FATHOM_DEVICE Flow flow_of_up(const Params& p, const Maps& maps, const Piece& piece, ExpertFormat format) {
+  const bool shared = piece.work.tile.expert < 0;
+  const Weight& w = shared ? p.s1 : p.w1;
+  if (!piece.exists || piece.first_row >= w.rows) return {};
+  return {{shared ? &maps.s1 : &maps.w1, shared ? &maps.s3 : &maps.w3},
+          {piece.first_row, piece.first_row},
+          shared ? 0 : piece.work.tile.expert,
+          w.blocks * block_units(shared ? ExpertFormat::fp8 : format)};
 }
 
 /// Grid: as many blocks as multiprocessors.
-template <ExpertFormat kFormat>
-FATHOM_DEVICE void stream_up(const Params& p, std::byte* shared) {
+template <ExpertFormat kFormat, bool kGroups>
+FATHOM_DEVICE void stream_up(const Params& p, const Maps& maps, std::byte* shared) {
   const int groups = p.hidden_pitch / kGroupRows;
   device::wait_for_previous_kernel();
   device::let_next_kernel_start();
   const int tiles = p.shared_tiles + static_cast<int>(device::load_l2(p.tile_count));
-  const Worker worker(shared, p.arrivals + p.counters - 2, tiles * groups);
+  const Worker worker(p.arrivals + p.counters - 2, tiles * groups);
   const int lane = worker.lane;
-  Stream stream;
-  stream.ring = worker.memory;
+  Stream stream(shared, worker.warp, lane);
   Piece piece = find_piece(p, worker.first, worker.pieces, groups, kGroupRows);
-  stream.from = flow_of_up(p, piece, kFormat, lane), stream.next = true;
+  stream.from = flow_of_up(p, maps, piece, kFormat), stream.next = true;
   for (int i = 0; i < kStreamStages - 1; ++i) stream.pump([] { return Flow{}; }, lane);
   while (piece.exists) {
     const int n = worker.next();
-    const auto flow = [&] { return flow_of_up(p, find_piece(p, n, worker.pieces, groups, kGroupRows), kFormat, lane); };
+    const auto flow = [&] { return flow_of_up(p, maps, find_piece(p, n, worker.pieces, groups, kGroupRows), kFormat); };
     stream.next = false;
     if (piece.work.tile.expert < 0)
-      up_piece<ExpertFormat::fp8>(p, p.s1, p.s3, piece, stream, flow, lane);
+      up_piece<ExpertFormat::fp8, kGroups>(p, p.s1, p.s3, piece, stream, flow, lane);
     else
-      up_piece<kFormat>(p, p.w1, p.w3, piece, stream, flow, lane);
+      up_piece<kFormat, kGroups>(p, p.w1, p.w3, piece, stream, flow, lane);
     // A piece without rows of its own asked for nothing.
     if (!stream.next) stream.pump(flow, lane);
     piece = find_piece(p, n, worker.pieces, groups, kGroupRows);  // again: registers are dearer
   }
 }
 
-template <ExpertFormat kFormat, typename Following>
+template <ExpertFormat kFormat, bool kGroups, typename Following>
 FATHOM_DEVICE void down_piece(const Params& p, const Weight& w, const Piece& piece, Stream& stream,
                               const Following& following, int lane) {
   const Tile& tile = piece.work.tile;
@@ -337,9 +419,9 @@ FATHOM_DEVICE void down_piece(const Params& p, const Weight& w, const Piece& pie
   source.count = w.blocks * block_units(kFormat), source.blocks = w.blocks, source.log2_slices = p.log2_down_slices;
   const Columns x = find_columns(p, piece.work, p.hidden, true, lane);
   StreamSums sums;
-  stream_tile<kFormat>(stream, sums, source, x, tile.count, following, lane);
+  stream_tile<kFormat, kGroups>(stream, sums, source, x, tile.count, following, lane);
 
-  const float factor = restore<kFormat>(w, tile.expert);
+  const float factor = stream_restore<kFormat, kGroups>(w, tile.expert);
   for_own_sums(x, tile.count, lane, [&](int slot, int row, int j, int i) {
     bf16* to = p.part + int64_t{slot} * p.d + piece.first_row + row;
     to[0] = to_bf16(sums.total[0][j][i] * factor), to[kGroupRows] = to_bf16(sums.total[1][j][i] * factor);
@@ -350,35 +432,39 @@ FATHOM_DEVICE void down_piece(const Params& p, const Weight& w, const Piece& pie
     sum_parts(p, piece.first_row, 2 * kGroupRows, lane, 32);
 }
 
-FATHOM_DEVICE Flow flow_of_down(const Params& p, const Piece& piece, ExpertFormat format, int lane) {
-  if (piece.work.tile.expert < 0) return find_flow(p.s2, p.s2, piece, kGroupRows, block_units(ExpertFormat::fp8), lane);
-  return find_flow(p.w2, p.w2, piece, kGroupRows, block_units(format), lane);
+FATHOM_DEVICE Flow flow_of_down(const Params& p, const Maps& maps, const Piece& piece, ExpertFormat format) {
+  if (!piece.exists) return {};
+  const bool shared = piece.work.tile.expert < 0;
+  const TensorMap* map = shared ? &maps.s2 : &maps.w2;
+  return {{map, map},
+          {piece.first_row, piece.first_row + kGroupRows},
+          shared ? 0 : piece.work.tile.expert,
+          (shared ? p.s2 : p.w2).blocks * block_units(shared ? ExpertFormat::fp8 : format)};
 }
 
 /// Grid: as many blocks as multiprocessors. Tiles are known, and weights may be read, before the kernel before ends.
-template <ExpertFormat kFormat>
-FATHOM_DEVICE void stream_down(const Params& p, std::byte* shared) {
+template <ExpertFormat kFormat, bool kGroups>
+FATHOM_DEVICE void stream_down(const Params& p, const Maps& maps, std::byte* shared) {
   const int groups = p.d / (2 * kGroupRows);
   const int tiles = p.shared_tiles + static_cast<int>(device::load_l2(p.tile_count));
-  const Worker worker(shared, p.arrivals + p.counters - 1, tiles * groups);
+  const Worker worker(p.arrivals + p.counters - 1, tiles * groups);
   const int lane = worker.lane;
-  Stream stream;
-  stream.ring = worker.memory;
+  Stream stream(shared, worker.warp, lane);
   Piece piece = find_piece(p, worker.first, worker.pieces, groups, 2 * kGroupRows);
-  stream.from = flow_of_down(p, piece, kFormat, lane), stream.next = true;
+  stream.from = flow_of_down(p, maps, piece, kFormat), stream.next = true;
   for (int i = 0; i < kStreamStages - 1; ++i) stream.pump([] { return Flow{}; }, lane);
   device::wait_for_previous_kernel();  // the hidden rows
   device::let_next_kernel_start();
   while (piece.exists) {
     const int n = worker.next();
     const auto flow = [&] {
-      return flow_of_down(p, find_piece(p, n, worker.pieces, groups, 2 * kGroupRows), kFormat, lane);
+      return flow_of_down(p, maps, find_piece(p, n, worker.pieces, groups, 2 * kGroupRows), kFormat);
     };
     stream.next = false;
     if (piece.work.tile.expert < 0)
-      down_piece<ExpertFormat::fp8>(p, p.s2, piece, stream, flow, lane);
+      down_piece<ExpertFormat::fp8, kGroups>(p, p.s2, piece, stream, flow, lane);
     else
-      down_piece<kFormat>(p, p.w2, piece, stream, flow, lane);
+      down_piece<kFormat, kGroups>(p, p.w2, piece, stream, flow, lane);
     piece = find_piece(p, n, worker.pieces, groups, 2 * kGroupRows);  // again: registers are dearer
   }
 }
