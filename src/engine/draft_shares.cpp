@@ -2,7 +2,18 @@
 
 #include <fmt/format.h>
 
+#include "engine/request.h"
+
 namespace fathom {
+
+void DraftUse::add(const DraftUse& now, const DraftUse& before) {
+  steps += now.steps - before.steps;
+  offered += now.offered - before.offered, accepted += now.accepted - before.accepted;
+  for (size_t i = 0; i < offered_at.size(); ++i) {
+    offered_at[i] += now.offered_at[i] - before.offered_at[i];
+    accepted_at[i] += now.accepted_at[i] - before.accepted_at[i];
+  }
+}
 
 std::string shares_by_place(std::span<const int64_t> offered_at, std::span<const int64_t> accepted_at) {
   std::string out;

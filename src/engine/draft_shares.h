@@ -1,4 +1,4 @@
-// How often drafts were right, for people.
+// How often drafts were right, added up and for people.
 #pragma once
 
 #include <cstdint>

@@ -65,7 +65,7 @@ int rings_of(const EngineOptions& o, const Weights& weights, const DraftSource* 
 GenerationEvent event_of(const Active& a, SampledToken token, FinishReason finish) {
   GenerationEvent event{a.id, std::move(token), finish, {}, {}};
   event.cached_tokens = a.cached, event.started = a.started;
-  event.offered_drafts = a.offered, event.accepted_drafts = a.accepted;
+  event.drafts = a.use;
   return event;
 }
 
@@ -211,6 +211,7 @@ void Engine::take_logits(const Activations& out, std::vector<GenerationEvent>& e
         --row;  // the last one chooses the first token
       }
       a.draft = {};
+      ++a.use.steps;
       events.push_back(take_row(a, out, row++));
     }
     const FinishReason finish = events.back().finish;
@@ -225,6 +226,7 @@ void Engine::take_logits(const Activations& out, std::vector<GenerationEvent>& e
 void Engine::verify(Active& a, const Activations& out, int64_t row, int64_t rows,
                     std::vector<GenerationEvent>& events) {
   const size_t first = events.size();
+  ++a.use.steps;
   const int64_t before = cache_.length(a.sequence) - rows;
   int64_t accepted = 0;
   bool right = true;
@@ -241,8 +243,7 @@ void Engine::verify(Active& a, const Activations& out, int64_t row, int64_t rows
   cache_.rollback(a.sequence, static_cast<int64_t>(a.tokens.size()) - (failed ? 0 : 1));
   scheduler_.fed(a, std::max<int64_t>(0, cache_.length(a.sequence) - before));
   speculator_->verified(a, accepted);
-  for (size_t i = first; i < events.size(); ++i)
-    events[i].offered_drafts = a.offered, events[i].accepted_drafts = a.accepted;
+  for (size_t i = first; i < events.size(); ++i) events[i].drafts = a.use;
 }
 
 /// Whether the next draft is taken for right by EngineOptions::draft_acceptance.

@@ -1,6 +1,7 @@
 // What an engine is asked for and what it reports.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -14,6 +15,18 @@ class Constraint;
 }
 
 namespace fathom {
+
+inline constexpr int32_t kMostDrafts = 8;  // of one request in a step: the cache takes back so many tokens at no cost
+
+/// What drafts did for a request, or for several.
+struct DraftUse {
+  int64_t steps = 0;                                             // that brought it tokens
+  int64_t offered = 0, accepted = 0;                             // drafts verified, and those that were right
+  std::array<int64_t, kMostDrafts> offered_at{}, accepted_at{};  // the same by place in the proposal
+
+  /// Adds what has come since `before`, an earlier state of `now`.
+  void add(const DraftUse& now, const DraftUse& before);
+};
 
 enum class FinishReason { none, stop, length, cancelled, failed };
 
@@ -64,10 +77,8 @@ struct GenerationEvent {
   std::vector<SampledToken> prompt_tokens;
   int64_t cached_tokens = 0;                        // of the prompt: found in the prefix cache, not computed
   std::chrono::steady_clock::time_point started{};  // when its turn came; none: it never did
-  int64_t offered_drafts = 0, accepted_drafts = 0;  // of the request so far: drafts verified, and those that were right
+  DraftUse drafts;                                  // of the request so far
 };
-
-inline constexpr int32_t kMostDrafts = 8;  // of one request in a step: the cache takes back so many tokens at no cost
 
 struct EngineOptions {
   std::string ops = "cpu";          // "cpu" or "ref"; "cuda" on a GPU

@@ -45,7 +45,7 @@ struct Active {
   Draft draft;                                      // to be fed behind the last token, and verified
   std::vector<int32_t> fed;                         // the last token and the draft, while a step feeds them
   DraftRecord drafts;                               // how they have done
-  int64_t offered = 0, accepted = 0;                // drafts verified, and those that were right
+  DraftUse use;                                     // what came of them
 
   bool running = false;
   SequenceId sequence{};  // while running

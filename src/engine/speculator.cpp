@@ -138,10 +138,11 @@ void Speculator::verified(Active& a, int64_t accepted) {
   const auto offered = static_cast<int64_t>(a.draft.size());
   stats_.offered += offered, stats_.accepted += accepted;
   for (int64_t i = 0; i < offered; ++i) {
-    ++stats_.offered_at[static_cast<size_t>(i)];
-    if (i < accepted) ++stats_.accepted_at[static_cast<size_t>(i)];
+    const auto place = static_cast<size_t>(i);
+    ++stats_.offered_at[place], ++a.use.offered_at[place];
+    if (i < accepted) ++stats_.accepted_at[place], ++a.use.accepted_at[place];
   }
-  a.offered += offered, a.accepted += accepted;
+  a.use.offered += offered, a.use.accepted += accepted;
   control_.verified(a.draft, accepted, a.drafts);
   a.draft = {};
 }

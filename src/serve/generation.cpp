@@ -78,7 +78,7 @@ class RunningGeneration final : public Generation, public std::enable_shared_fro
     JobId job = 0;
     bool done = false, thinking, calls_begun = false, calls_stand = false;
     int32_t last_token = -1;
-    int64_t offered_drafts = 0, accepted_drafts = 0;
+    DraftUse drafts;
     Clock::time_point last_at{};
   };
   struct Port final : JobListener {
@@ -117,10 +117,10 @@ class RunningGeneration final : public Generation, public std::enable_shared_fro
       observer_->next_token(seconds(event.at - c.last_at));
     }
     if (c.last_token < 0 && choice % request_.n == 0) times_.usage.cached_tokens += event.cached_tokens;
-    times_.usage.offered_drafts += event.offered_drafts - c.offered_drafts;
-    times_.usage.accepted_drafts += event.accepted_drafts - c.accepted_drafts;
-    c.offered_drafts = event.offered_drafts, c.accepted_drafts = event.accepted_drafts;
+    times_.usage.drafts.add(event.drafts, c.drafts);
+    c.drafts = event.drafts;
     times_.last_token = c.last_at = event.at;
+    times_.usage.seconds = seconds(times_.last_token - times_.first_token);
     c.last_token = token;
     ++times_.usage.completion_tokens;
     if (c.thinking) ++times_.usage.reasoning_tokens;

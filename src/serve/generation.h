@@ -49,9 +49,10 @@ struct TextRequest {
 struct Usage {
   int64_t prompt_tokens = 0;  // every prompt counted once, as OpenAI does
   int64_t completion_tokens = 0;
-  int64_t reasoning_tokens = 0;                     // of completion_tokens: up to the end of the thinking
-  int64_t cached_tokens = 0;                        // of prompt_tokens: found in the prefix cache
-  int64_t offered_drafts = 0, accepted_drafts = 0;  // speculation: drafts verified, and those that were right
+  int64_t reasoning_tokens = 0;  // of completion_tokens: up to the end of the thinking
+  int64_t cached_tokens = 0;     // of prompt_tokens: found in the prefix cache
+  DraftUse drafts;               // speculation
+  double seconds = 0;            // first token to last
 };
 
 /// How a choice ended.

@@ -11,11 +11,29 @@
 
 namespace fathom::serve {
 
+namespace {
+
+/// OpenAI's fields, and what else there is to know of drafts. Empty when none were verified.
+std::string draft_details(const Usage& u) {
+  const DraftUse& d = u.drafts;
+  if (d.offered == 0) return {};
+  const auto used = std::find(d.offered_at.begin(), d.offered_at.end(), 0);  // no place behind it
+  const auto places = used - d.offered_at.begin();
+  const auto steps = static_cast<double>(d.steps);
+  std::string out =
+      fmt::format(R"(,"accepted_prediction_tokens":{},"rejected_prediction_tokens":{},"verified_by_position":[{}],)"
+                  R"("accepted_by_position":[{}],"steps":{},"tokens_per_step":{:.3f})",
+                  d.accepted, d.offered - d.accepted, fmt::join(d.offered_at.begin(), used, ","),
+                  fmt::join(d.accepted_at.begin(), d.accepted_at.begin() + places, ","), d.steps,
+                  static_cast<double>(u.completion_tokens) / std::max(1.0, steps));
+  if (u.seconds > 0) out += fmt::format(R"(,"steps_per_second":{:.2f})", (steps - 1) / u.seconds);
+  return out;
+}
+
+}  // namespace
+
 std::string usage_json(const Usage& u) {
-  const std::string drafts = u.offered_drafts > 0
-                                 ? fmt::format(R"(,"accepted_prediction_tokens":{},"rejected_prediction_tokens":{})",
-                                               u.accepted_drafts, u.offered_drafts - u.accepted_drafts)
-                                 : "";
+  const std::string drafts = draft_details(u);
   return fmt::format(
       R"({{"prompt_tokens":{},"completion_tokens":{},"total_tokens":{},"prompt_tokens_details":{{"cached_tokens":{}}},)"
       R"("completion_tokens_details":{{"reasoning_tokens":{}{}}},"prompt_cache_hit_tokens":{},"prompt_cache_miss_tokens":{}}})",

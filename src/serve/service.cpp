@@ -247,7 +247,7 @@ void Service::Impl::take(const GenerationEvent& e) {
     event.token = e.token, event.prompt_tokens = e.prompt_tokens;
     event.cached_tokens = e.cached_tokens;
     event.started = e.started;
-    event.offered_drafts = e.offered_drafts, event.accepted_drafts = e.accepted_drafts;
+    event.drafts = e.drafts;
     event.at = last_token = Clock::now();
     batch.emplace_back(live.at(id).listener, std::move(event));
   }

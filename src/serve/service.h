@@ -40,12 +40,12 @@ const char* name_of(EndReason reason);
 struct JobEvent {
   enum class Kind { accepted, token, end };
   Kind kind = Kind::token;
-  SampledToken token;                               // token
-  std::vector<SampledToken> prompt_tokens;          // with the first token, when the request asked for prompt_logprobs
-  int64_t cached_tokens = 0;                        // token: of the prompt, found in the prefix cache
-  int64_t offered_drafts = 0, accepted_drafts = 0;  // token: of the job so far, see GenerationEvent
-  Clock::time_point started{};                      // token: when the engine began with the job
-  int64_t before = 0;                               // accepted: outputs that must end before it starts, as things stand
+  SampledToken token;                       // token
+  std::vector<SampledToken> prompt_tokens;  // with the first token, when the request asked for prompt_logprobs
+  int64_t cached_tokens = 0;                // token: of the prompt, found in the prefix cache
+  DraftUse drafts;                          // token: of the job so far
+  Clock::time_point started{};              // token: when the engine began with the job
+  int64_t before = 0;                       // accepted: outputs that must end before it starts, as things stand
   double wait_s = 0;                // accepted: how long that takes at the pace of late; 0: not known, or no wait
   EndReason end = EndReason::stop;  // end
   std::string error;                // end: why, in one line; empty for stop, length and cancelled

@@ -84,7 +84,7 @@ std::map<RequestId, Collected> collect(Engine& engine) {
     Collected& c = out[e.request];
     EXPECT_EQ(c.finish, FinishReason::none) << "an event after the last";
     if (e.token.token >= 0) c.tokens.push_back(e.token.token), c.logprobs.push_back(e.token.logprob);
-    c.finish = e.finish, c.offered = e.offered_drafts, c.accepted = e.accepted_drafts, c.cached = e.cached_tokens;
+    c.finish = e.finish, c.offered = e.drafts.offered, c.accepted = e.drafts.accepted, c.cached = e.cached_tokens;
     EXPECT_EQ(e.error, "");
   }))
     check_books(engine);

@@ -1,5 +1,7 @@
 #include "serve/running_server.h"
 
+#include "engine/speculate_option.h"
+
 namespace fathom::serve::test {
 
 using text::JsonValue;
@@ -18,12 +20,22 @@ ServeOptions quiet_options() {
   return o;
 }
 
+namespace {
+/// The same with its draft stages.
+const LoadedModel& drafting() {
+  static const auto model = load_model(FATHOM_SOURCE_DIR "/models/fairy", LoadOptions{true, {}, {}});
+  return *model;
+}
+}  // namespace
+
 RunningServer::RunningServer(ServeOptions options) {
   EngineOptions e;
+  e.speculate = read_speculate(options.speculate);
+  const LoadedModel& model = e.speculate == 0 ? fairy() : drafting();
   e.cache_tokens = options.cache_tokens, e.max_sequences = static_cast<int32_t>(options.max_running);
   e.max_context = std::min<int64_t>(2048, options.cache_tokens);
   e.chunk_tokens = options.chunk, e.chunk_beside_decode = options.chunk_beside_decode;
-  engine_ = std::make_unique<Engine>(fairy().config(), fairy().weights, e);
+  engine_ = std::make_unique<Engine>(model.config(), model.weights, e);
   backend_ = engine_backend(*engine_, e, fairy().config().vocab_size);
   start(*backend_, options);
 }
