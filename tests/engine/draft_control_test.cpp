@@ -239,7 +239,7 @@ TEST(StepCosts, ForgiveOneStepThatWasHeldUp) {
   StepCosts costs;
   costs.took(4, 0.137);  // the first one
   costs.took(4, 0.01);
-  EXPECT_DOUBLE_EQ(*costs.of(4), 0.01);
+  EXPECT_NEAR(*costs.of(4), 0.01, 1e-12);
   for (int i = 0; i < 20; ++i) costs.took(4, 0.01);
   costs.took(4, 0.5);
   EXPECT_LT(*costs.of(4), 0.0106);
