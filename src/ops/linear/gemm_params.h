@@ -32,9 +32,8 @@ constexpr bool is_wide(Math m) {
 constexpr int widening(Math m) {
   return m == Math::e4m3_f16 || m == Math::e4m3_wide ? 2 : 1;
 }
-/// Units of weights a warp (or warpgroup) keeps in flight.
+/// Units of weights a warp keeps in flight.
 constexpr int depth(Math m, int tiles) {
-  if (is_wide(m)) return 3;
   if (tiles == 2 || (tiles == 1 && m == Math::e4m3_f16)) return 2;
   return tiles != 4 && m == Math::e4m3 ? 3 : 4;
 }
@@ -58,6 +57,8 @@ struct Plan {
   int group_warps = 1;  // groups of a block; it has slice_warps * group_warps warps
   int tiles = 1;        // of 8 tokens in a block: 1, 2, 4, 8
   int chunk_units = 1;  // units of each slice for which x lies in shared memory at a time
+  int ahead = 2;        // by warpgroups: units that a warp has under way
+  int stages = 3;       // and those that its ring holds: one more, or all of its slice
   size_t shared_bytes = 0;
   bool early = false;  // starts while the previous kernel of the stream ends; weights are read before that one is done
 
@@ -85,6 +86,7 @@ struct Params {
   int32_t row_bytes = 0, units = 0;
   int32_t log2_slices = 0, cluster = 1, log2_slice_warps = 0, log2_group_warps = 0;
   int32_t chunk_units = 1, token_bits = 0;  // a token tile has at most 2^token_bits tokens
+  int32_t ahead = 2, stages = 3;
   float factor = 1;
   bool fp32_out = false;
 

@@ -11,6 +11,8 @@ namespace {
 /// so that results do not depend on the device.
 constexpr int64_t kWarpsWanted = 1200;
 
+constexpr int kLeastAhead = 2, kMostAhead = 4;
+
 int log2_slices_for(int groups, int units) {
   int log2 = 0;
   while (1 << log2 < kMaxSlices && int64_t{groups} << log2 < kWarpsWanted && 2 << log2 <= units) ++log2;
@@ -23,7 +25,7 @@ size_t shared_for(Math m, const Plan& p, int chunk_units) {
   size_t staged = rows * unit * static_cast<size_t>(chunk_units);
   if (is_wide(m)) {  // weights go through shared memory, and their scales
     const auto warps = static_cast<size_t>(p.slice_warps * p.group_warps);
-    staged += warps * kGroupRows * kUnitBytes * static_cast<size_t>(depth(m, p.tiles));
+    staged += warps * kGroupRows * kUnitBytes * static_cast<size_t>(p.stages);
     staged += warps * static_cast<size_t>(chunk_units) * sizeof(float);
   }
   const size_t partial = rows * static_cast<size_t>(p.group_warps * kGroupRows + 4) * sizeof(float);
@@ -34,6 +36,13 @@ size_t shared_for(Math m, const Plan& p, int chunk_units) {
 bool fit(Math m, Plan& p, int units, size_t most) {
   const int longest = longest_slice(units, p.log2_slices), step = chunk_step(m, p.tiles);
   int chunk = longest;
+  // More under way where blocks are small: the kernel before may leave memory idle. Large blocks would start later.
+  p.ahead = is_wide(m) && p.tiles <= 2 && p.threads() <= 32 * kMaxWarps / 2 ? kMostAhead : kLeastAhead;
+  for (;; --p.ahead) {
+    p.stages = std::min(p.ahead + 1, longest);
+    if (p.ahead == kLeastAhead || shared_for(m, p, chunk) <= most) break;
+  }
+  p.ahead = std::min(p.ahead, longest);
   if (shared_for(m, p, chunk) > most) {
     chunk -= chunk % step == 0 ? step : chunk % step;
     while (chunk > 0 && shared_for(m, p, chunk) > most) chunk -= step;
@@ -76,6 +85,7 @@ void set_plan(Params& p, const Plan& plan) {
   const auto log2 = [](int n) { return std::countr_zero(static_cast<unsigned>(n)); };
   p.log2_slices = plan.log2_slices, p.cluster = plan.cluster, p.chunk_units = plan.chunk_units;
   p.token_bits = std::bit_width(static_cast<unsigned>(std::min(p.tokens, plan.token_tile()) - 1));
+  p.ahead = plan.ahead, p.stages = plan.stages;
   p.log2_slice_warps = log2(plan.slice_warps), p.log2_group_warps = log2(plan.group_warps);
 }
 

@@ -17,7 +17,7 @@ namespace fathom::ops::gemm {
 template <Math kMath, int kTiles>
 struct WideStaging {
   static constexpr int kTokens = 8 * kTiles, kHalf = kTokens * 128, kUnit = kHalf * widening(kMath);
-  static constexpr int kStages = depth(kMath, kTiles), kStage = 4 * kGroupRows * kUnitBytes;
+  static constexpr int kStage = 4 * kGroupRows * kUnitBytes;
   std::byte *x, *ring;
   float *scales, *weight_scales;
 
@@ -25,8 +25,8 @@ struct WideStaging {
     const int held = p.chunk_units << p.log2_slice_warps;
     const int warpgroups = 1 << (p.log2_slice_warps + p.log2_group_warps - 2);
     std::byte* rings = x + held * kUnit;
-    ring = rings + warpgroup * kStages * kStage;
-    scales = reinterpret_cast<float*>(rings + warpgroups * kStages * kStage);
+    ring = rings + warpgroup * p.stages * kStage;
+    scales = reinterpret_cast<float*>(rings + warpgroups * p.stages * kStage);
     weight_scales = scales + held * kTokens;
   }
 };
@@ -100,7 +100,31 @@ FATHOM_DEVICE void store_wide_piece(std::byte* unit, int half_bytes, int token, 
   }
 }
 
-/// Brings x and the scales of units chunk ... chunk + chunk_units of every slice of the block; ends with a barrier.
+/// Scales of the weights of a chunk, those of each warp by itself.
+template <Math kMath, int kTiles>
+FATHOM_DEVICE void stage_weight_scales(const Params& p, const Place& at, const WideSource& source,
+                                       const WideStaging<kMath, kTiles>& to, int chunk) {
+  const int begin = at.begin(p) + chunk, end = at.end(p), held = at.slice * p.chunk_units;
+  float* mine = to.weight_scales + (held << p.log2_group_warps) + at.group_warp;
+  for (int unit = at.lane; unit < p.chunk_units; unit += 32)
+    if (source.scale && begin + unit < end)
+      mine[unit << p.log2_group_warps] = to_float(e8m0{source.scale[chunk + unit]});
+}
+
+/// Waits until at most `pending` of the newest groups of copies are under way; more than 3 count as 3.
+FATHOM_DEVICE void wait_for_copies(int pending) {
+  if (pending == 1)
+    device::copy_async_wait<1>();
+  else if (pending == 0)
+    device::copy_async_wait<0>();
+  else if (pending == 2)
+    device::copy_async_wait<2>();
+  else
+    device::copy_async_wait<3>();
+}
+
+/// Brings x and the scales of x of units chunk ... chunk + chunk_units of every slice of the block; ends with a
+/// barrier.
 template <Math kMath, int kTiles>
 FATHOM_DEVICE void stage_wide(const Params& p, const Place& at, const WideSource& source,
                               const WideStaging<kMath, kTiles>& to, int chunk) {
@@ -128,10 +152,7 @@ FATHOM_DEVICE void stage_wide(const Params& p, const Place& at, const WideSource
   }
   if constexpr (has_scales(kMath)) {
     stage_scales<kTiles>(p, at, to.scales, chunk);
-    float* mine = to.weight_scales + (held << p.log2_group_warps) + at.group_warp;
-    for (int unit = at.lane; unit < p.chunk_units; unit += 32)
-      if (source.scale && begin + unit < end)
-        mine[unit << p.log2_group_warps] = to_float(e8m0{source.scale[chunk + unit]});
+    if (chunk > 0) stage_weight_scales(p, at, source, to, chunk);
   }
   device::publish_to_products();
   device::sync_block();
@@ -189,17 +210,17 @@ FATHOM_DEVICE void add_scaled(float (&total)[kTiles][4], const float (&sum)[4 * 
 template <Math kMath, int kTiles>
 FATHOM_DEVICE void wide_block(const Params& p, std::byte* shared) {
   using Shared = WideStaging<kMath, kTiles>;
-  constexpr int kStages = Shared::kStages;
   const Place place(p, 8 * kTiles);
   const int lane = place.lane, warpgroup = place.warp / 4, own_rows = place.warp % 4 * kGroupRows * kUnitBytes;
   const Shared staging(p, shared, warpgroup);
   const WideSource source = find_wide_source(p, place);
   const int count = place.end(p) - place.begin(p);
-  FATHOM_UNROLL
-  for (int i = 0; i < kStages - 1; ++i) {
+  FATHOM_UNROLL_1
+  for (int i = 0; i < p.ahead; ++i) {
     if (i < count) copy_wide_unit<kMath>(source, p.x, staging.ring + i * staging.kStage + own_rows, i, lane);
     device::copy_async_commit();
   }
+  if constexpr (has_scales(kMath)) stage_weight_scales(p, place, source, staging, 0);
   device::wait_for_previous_kernel();
   device::let_next_kernel_start();  // not earlier: whoever starts may rely on all that came before this kernel
 
@@ -216,14 +237,14 @@ FATHOM_DEVICE void wide_block(const Params& p, std::byte* shared) {
     if (end > p.chunk_units) end = p.chunk_units;
     FATHOM_UNROLL_1
     for (int local = 0; local < end; ++local) {
-      device::copy_async_wait<kStages - 2>();
+      wait_for_copies(p.ahead - 1);
       if constexpr (kMath == Math::e4m3_wide) {
         device::sync_warp();  // the unit is there for the warp, and the warp has done with the one before
       } else {
         device::publish_to_products();
         device::sync_warpgroup(warpgroup);
       }
-      const int next = chunk + local + kStages - 1, free = stage == 0 ? kStages - 1 : stage - 1;
+      const int next = chunk + local + p.ahead, free = stage == 0 ? p.stages - 1 : stage - 1;
       if (next < count) copy_wide_unit<kMath>(source, p.x, staging.ring + free * staging.kStage + own_rows, next, lane);
       device::copy_async_commit();
       float sum[4 * kTiles] = {};
@@ -231,7 +252,7 @@ FATHOM_DEVICE void wide_block(const Params& p, std::byte* shared) {
       multiply_wide_unit<kMath, kTiles>(sum, weights, staging.x + (held + local) * staging.kUnit, lane);
       add_scaled<kMath, kTiles>(total, sum, scales + local * staging.kTokens,
                                 weight_scales + (local << p.log2_group_warps));
-      stage = stage + 1 == kStages ? 0 : stage + 1;
+      stage = stage + 1 == p.stages ? 0 : stage + 1;
     }
   }
   finish<kTiles>(p, place, total, reinterpret_cast<float*>(shared));

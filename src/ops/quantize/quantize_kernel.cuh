@@ -27,14 +27,20 @@ FATHOM_HOST_DEVICE inline Params pack(const QuantizeArgs& a) {
   return p;
 }
 
-/// 1 / sqrt(mean of squares + eps) of the row; `partial`: kMostThreads / 32 sums in shared memory.
-FATHOM_DEVICE float row_factor(const Params& p, const bf16* row, device::Sum* partial) {
+/// 1 / sqrt(mean of squares + eps) of the row, whose first channels of this thread are `v`; `partial`: kMostThreads /
+/// 32 sums in shared memory.
+FATHOM_DEVICE float row_factor(const Params& p, const bf16* row, const float (&v)[8], device::Sum* partial) {
   device::Sum squares;
-  for (int i = device::thread_index() * 8; i < p.k; i += p.threads * 8) {
-    float v[8];
-    device::load_8(row + i, v);
+  const int first = device::thread_index() * 8;
+  if (first < p.k) {
     FATHOM_UNROLL
     for (int c = 0; c < 8; ++c) device::accumulate(squares, v[c] * v[c]);  // exact
+  }
+  for (int i = first + p.threads * 8; i < p.k; i += p.threads * 8) {
+    float more[8];
+    device::load_8(row + i, more);
+    FATHOM_UNROLL
+    for (int c = 0; c < 8; ++c) device::accumulate(squares, more[c] * more[c]);
   }
   squares = device::warp_sum(squares);
   if (device::lane_index() == 0) partial[device::warp_index()] = squares;
@@ -46,24 +52,29 @@ FATHOM_DEVICE float row_factor(const Params& p, const bf16* row, device::Sum* pa
 
 /// Grid: rows.
 FATHOM_DEVICE void quantize_block(const Params& p, std::byte* shared) {
-  device::let_next_kernel_start();
-  device::wait_for_previous_kernel();
   const int64_t token = device::block_x();
   const bf16* row = p.x + token * p.x_stride;
-  const float factor = p.norm ? row_factor(p, row, reinterpret_cast<device::Sum*>(shared)) : 1.0f;
+  const int first = device::thread_index() * 8;
+  float v[8] = {}, w[8] = {};
+  if (p.norm && first < p.k) device::load_8(p.norm + first, w);
+  device::let_next_kernel_start();
+  device::wait_for_previous_kernel();
+  if (first < p.k) device::load_8(row + first, v);
+  const float factor = p.norm ? row_factor(p, row, v, reinterpret_cast<device::Sum*>(shared)) : 1.0f;
   const int rounds = (p.k + p.threads * 8 - 1) / (p.threads * 8);
+  FATHOM_UNROLL_1
   for (int r = 0; r < rounds; ++r) {  // all lanes take part in the maximum of a group
     const int at = (r * p.threads + device::thread_index()) * 8;
     const bool mine = at < p.k;
-    float v[8] = {};
-    if (mine) device::load_8(row + at, v);
+    if (r > 0 && mine) {
+      device::load_8(row + at, v);
+      if (p.norm) device::load_8(p.norm + at, w);
+    }
     if (p.norm && mine) {
-      float w[8];
-      device::load_8(p.norm + at, w);
       FATHOM_UNROLL
       for (int c = 0; c < 8; ++c) v[c] = round_bf16(device::multiply(device::multiply(v[c], factor), w[c]));
     }
-    const e8m0 scale = e4m3_scale(device::group_max(device::largest(v), 16));
+    const e8m0 scale = e4m3_scale(device::group_max(mine ? device::largest(v) : 0.0f, 16));
     if (!mine) continue;
     const float inverse = reciprocal(scale);
     device::Words2 codes;

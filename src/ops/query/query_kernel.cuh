@@ -22,11 +22,11 @@ FATHOM_DEVICE float head_factor(const float (&v)[16], float eps, bool bf16_steps
   return round_bf16(1.0f / sqrtf(round_bf16(device::add(mean, eps))));
 }
 
-/// Heads of group `group` of kWarps heads of token t.
+/// Heads of group `group` of kWarps heads of token t, whose position is read before the previous kernel has ended.
 FATHOM_DEVICE void query_block(const QueryArgs& a, int group, int t) {
   const int lane = device::lane_index();
   const int64_t head = int64_t{group} * kWarps + device::warp_index();
-  const float frequency = a.rope_freq(lane);
+  const device::Turn turn = device::turn_of(a.position(t), a.rope_freq(lane));
   device::wait_for_previous_kernel();
   device::let_next_kernel_start();
   if (head >= a.q.size[1]) return;  // the same for a whole warp
@@ -36,7 +36,7 @@ FATHOM_DEVICE void query_block(const QueryArgs& a, int group, int t) {
   const float factor = head_factor(v, a.rms_eps, a.bf16_steps);
   FATHOM_UNROLL
   for (int i = 0; i < 16; ++i) v[i] = round_bf16(v[i] * factor);
-  device::warp_rope(v, device::turn_of(a.position(t), frequency));
+  device::warp_rope(v, turn);
   device::store_8(q, v), device::store_8(q + 8, v + 8);
 }
 

@@ -13,10 +13,9 @@
 
 namespace fathom::ops::mix {
 
-/// One channel of a token's streams, with what hc_post needs.
+/// One channel of a token's streams.
 struct Inputs {
   bf16 x[kStreams];
-  bf16 y;
 };
 
 FATHOM_DEVICE Inputs load_inputs(const Params& p, int token, int channel) {
@@ -25,25 +24,35 @@ FATHOM_DEVICE Inputs load_inputs(const Params& p, int token, int channel) {
   const int64_t t = p.rows.data ? p.rows(token) : token;
   FATHOM_UNROLL
   for (int k = 0; k < kStreams; ++k) in.x[k] = p.streams(t, k, channel);
-  if (p.y.data) in.y = p.y(token, channel);
   return in;
 }
 
-/// X'[k] = bf(post[k] y + sum_j comb[j][k] X[j]), the sum exact before it is rounded to fp32.
-FATHOM_DEVICE void end_half(const Params& p, int token, int channel, const Inputs& in, float (&x)[kStreams]) {
+/// What hc_post adds to post[k] y: sum_j comb[j][k] X[j], exact before it is rounded to fp32; and post[k].
+struct Carried {
+  float sum[kStreams], gate[kStreams];
+};
+FATHOM_DEVICE Carried carry(const Params& p, int token, const Inputs& in) {
   const auto post = *reinterpret_cast<const device::Float4*>(p.post + token * p.post_stride);
-  const float gate[kStreams] = {post.x, post.y, post.z, post.w};
+  Carried c = {{}, {post.x, post.y, post.z, post.w}};
   device::Sum sum[kStreams];
   FATHOM_UNROLL
   for (int j = 0; j < kStreams; ++j) {
     const auto row = *reinterpret_cast<const device::Float4*>(p.comb + token * p.comb_stride + kStreams * j);
-    const float c[kStreams] = {row.x, row.y, row.z, row.w};
+    const float factor[kStreams] = {row.x, row.y, row.z, row.w};
     FATHOM_UNROLL
-    for (int k = 0; k < kStreams; ++k) device::accumulate_product(sum[k], c[k], to_float(in.x[j]));
+    for (int k = 0; k < kStreams; ++k) device::accumulate_product(sum[k], factor[k], to_float(in.x[j]));
   }
   FATHOM_UNROLL
+  for (int k = 0; k < kStreams; ++k) c.sum[k] = device::value(sum[k]);
+  return c;
+}
+
+/// X'[k] = bf(post[k] y + what is carried).
+FATHOM_DEVICE void end_half(const Params& p, int token, int channel, const Carried& c, float (&x)[kStreams]) {
+  const float y = channel < p.streams.size[2] ? to_float(p.y(token, channel)) : 0.0f;
+  FATHOM_UNROLL
   for (int k = 0; k < kStreams; ++k) {
-    const bf16 v = to_bf16(device::add(device::multiply(gate[k], to_float(in.y)), device::value(sum[k])));
+    const bf16 v = to_bf16(device::add(device::multiply(c.gate[k], y), c.sum[k]));
     x[k] = to_float(v);
     if (channel < p.streams.size[2]) p.streams(token, k, channel) = v;
   }
@@ -80,19 +89,25 @@ FATHOM_DEVICE void partial_block(const Params& p) {
     for (int m = 0; m < kMixes; ++m) FATHOM_UNROLL
     for (int k = 0; k < kStreams; ++k) fn[k][m] = p.fn.data[m * p.fn.stride[0] + k * d + channel];
   }
-  device::wait_for_previous_kernel();
-  device::let_next_kernel_start();
   const int begin = device::block_y() * p.block_tokens;
   const int end = begin + p.block_tokens < p.tokens ? begin + p.block_tokens : p.tokens;
   int token = begin + device::warp_index();
+  // When a half ends, all but y is older than the previous kernel.
+  Inputs next = {};
+  Carried carried = {};
+  if (p.y.data && token < end)
+    next = load_inputs(p, p.first + token, channel), carried = carry(p, p.first + token, next);
+  device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
   if (token >= end) return;
-  Inputs next = load_inputs(p, p.first + token, channel);
-  for (; token < end; token += kPartialWarps) {
+  if (!p.y.data) next = load_inputs(p, p.first + token, channel);
+  for (const int first = token; token < end; token += kPartialWarps) {
     const Inputs in = next;
     if (token + kPartialWarps < end) next = load_inputs(p, p.first + token + kPartialWarps, channel);
     float x[kStreams];
     if (p.y.data) {
-      end_half(p, p.first + token, channel, in, x);
+      if (token > first) carried = carry(p, p.first + token, in);
+      end_half(p, p.first + token, channel, carried, x);
     } else {
       FATHOM_UNROLL
       for (int k = 0; k < kStreams; ++k) x[k] = to_float(in.x[k]);
@@ -111,9 +126,20 @@ FATHOM_DEVICE void partial_block(const Params& p) {
   }
 }
 
+/// scale and base of the gate of this lane.
+struct GateWeights {
+  float scale = 0, base = 0;
+};
+template <int kMixes>
+FATHOM_DEVICE GateWeights load_gate(const Params& p) {
+  const int lane = device::lane_index(), which = lane / kStreams;
+  if (lane >= kMixes || which >= 2) return {};
+  return {p.scale(which), p.base(lane)};
+}
+
 /// The mixes of a token, factor included, in shared memory, and behind them the gates: 4 pre, 4 post.
 template <int kMixes>
-FATHOM_DEVICE void add_slices(const Params& p, int token, float* shared) {
+FATHOM_DEVICE void add_slices(const Params& p, int token, GateWeights gate, float* shared) {
   constexpr int kCount = kPitch<kMixes>, kRows = 32 / kCount;  // slices that a warp reads at once
   const int lane = device::lane_index(), warp = device::warp_index();
   const float* partial = p.partial + int64_t{token} * p.slices * kCount;
@@ -136,7 +162,7 @@ FATHOM_DEVICE void add_slices(const Params& p, int token, float* shared) {
     if (lane < kMixes) mixes[lane] = mix;
     const int which = lane / kStreams;  // 0: pre, 1: post
     if (lane < kMixes && which < 2) {
-      const float v = device::sigmoid(device::add(device::multiply(mix, p.scale(which)), p.base(lane)));
+      const float v = device::sigmoid(device::add(device::multiply(mix, gate.scale), gate.base));
       mixes[32 + lane] = which == 0 ? device::add(v, p.hc_eps) : 2.0f * v;
     }
   }
@@ -151,10 +177,10 @@ FATHOM_DEVICE void normalise(float& a, float& b, float& c, float& d, float eps) 
 
 /// Softmax over rows, then columns and rows normalised in turn; columns are last. One thread: 16 registers and no
 /// exchange is the shortest chain.
-FATHOM_DEVICE void sinkhorn(const Params& p, const float* m, float* out) {
+FATHOM_DEVICE void sinkhorn(const Params& p, const float* m, float scale, const float (&base)[16], float* out) {
   float c[16];
   FATHOM_UNROLL
-  for (int i = 0; i < 16; ++i) c[i] = device::add(device::multiply(m[i], p.scale(2)), p.base(2 * kStreams + i));
+  for (int i = 0; i < 16; ++i) c[i] = device::add(device::multiply(m[i], scale), base[i]);
   FATHOM_UNROLL
   for (int j = 0; j < 16; j += 4) {
     const float top = fmaxf(fmaxf(c[j], c[j + 1]), fmaxf(c[j + 2], c[j + 3]));
@@ -177,10 +203,23 @@ FATHOM_DEVICE void sinkhorn(const Params& p, const float* m, float* out) {
   for (int i = 0; i < 16; ++i) out[i] = c[i];
 }
 
-FATHOM_DEVICE void write_next(const Params& p, int token, const float* mixes) {
-  const int thread = device::thread_index();
+/// post and the Sinkhorn matrix, which the next half needs.
+template <int kMixes>
+FATHOM_DEVICE void next_block(const Params& p, float* shared) {
+  const int thread = device::thread_index(), local = device::block_x(), token = p.first + local;
+  const GateWeights gate = load_gate<kMixes>(p);
+  float scale = 0, base[16] = {};
+  if (thread == 32) {
+    scale = p.scale(2);
+    FATHOM_UNROLL
+    for (int i = 0; i < 16; ++i) base[i] = p.base(2 * kStreams + i);
+  }
+  device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
+  add_slices<kMixes>(p, local, gate, shared);
+  const float* mixes = shared + 32 * kFinishWarps;
   if (thread < kStreams) p.next_post(token, thread) = mixes[32 + kStreams + thread];
-  if (thread == 32) sinkhorn(p, mixes + 2 * kStreams, &p.next_comb(token, 0, 0));
+  if (thread == 32) sinkhorn(p, mixes + 2 * kStreams, scale, base, &p.next_comb(token, 0, 0));
 }
 
 /// Sum over the block; `shared` has room for kFinishWarps values.
@@ -214,6 +253,8 @@ inline constexpr int kFinishFloats = 32 * kFinishWarps + 64;
 /// kPieces: d <= kPieces * 8 * kFinishThreads.
 template <int kMixes, int kPieces>
 FATHOM_DEVICE void finish_block(const Params& p, float* shared) {
+  if (device::block_y() == 1) return next_block<kMixes>(p, shared);
+  const GateWeights gate = load_gate<kMixes>(p);
   device::Words4 norm[kPieces] = {};
   FATHOM_UNROLL
   for (int piece = 0; piece < kPieces; ++piece) {
@@ -224,10 +265,6 @@ FATHOM_DEVICE void finish_block(const Params& p, float* shared) {
   device::let_next_kernel_start();
   const int local = device::block_x(), token = p.first + local;
   const float* mixes = shared + 32 * kFinishWarps;
-  if (device::block_y() == 1) {
-    add_slices<kMixes>(p, local, shared);
-    return write_next(p, token, mixes);
-  }
   const int64_t t = p.rows.data ? p.rows(token) : token, d = p.streams.size[2];
   device::Words4 in[kPieces][kStreams] = {};
   FATHOM_UNROLL
@@ -237,7 +274,7 @@ FATHOM_DEVICE void finish_block(const Params& p, float* shared) {
     for (int k = 0; k < kStreams; ++k)
       if (channel < d) in[piece][k] = *reinterpret_cast<const device::Words4*>(&p.streams(t, k, channel));
   }
-  add_slices<kMixes>(p, local, shared);
+  add_slices<kMixes>(p, local, gate, shared);
   float pre[kStreams], h[kPieces][8];
   FATHOM_UNROLL
   for (int k = 0; k < kStreams; ++k) pre[k] = mixes[32 + k];

@@ -22,14 +22,14 @@ FATHOM_DEVICE uint32_t rising(float v) {
 }
 
 /// Id number `lane` of the chosen ones, in the order they were chosen.
-FATHOM_DEVICE int choose_best(const RouteArgs& a, const float (&s)[kLaneExperts]) {
+FATHOM_DEVICE int choose_best(const RouteArgs& a, const float (&s)[kLaneExperts], const float (&bias)[kLaneExperts]) {
   const int lane = device::lane_index(), experts = static_cast<int>(a.gate.size[0]),
             k = static_cast<int>(a.expert.size[1]);
   uint32_t key[kLaneExperts];  // 0: out
   FATHOM_UNROLL
   for (int i = 0; i < kLaneExperts; ++i) {
     const int e = lane + 32 * i;
-    const float value = e < experts ? device::add(s[i], a.bias(e)) : 0;
+    const float value = e < experts ? device::add(s[i], bias[i]) : 0;
     key[i] = e >= experts ? 0 : rising(value == value ? value : -__builtin_huge_valf());  // still k different experts
   }
   int mine = -1;
@@ -48,12 +48,21 @@ FATHOM_DEVICE int choose_best(const RouteArgs& a, const float (&s)[kLaneExperts]
   return mine;
 }
 
-/// Grid (tokens); one warp.
+/// Grid (tokens); one warp. Token ids are read before the previous kernel has ended.
 FATHOM_DEVICE void route_block(const RouteArgs& a) {
-  device::wait_for_previous_kernel();
-  device::let_next_kernel_start();
   const int lane = device::lane_index(), t = device::block_x(), k = static_cast<int>(a.expert.size[1]);
   const int experts = static_cast<int>(a.gate.size[0]);
+  float bias[kLaneExperts] = {};
+  int mine = -1;
+  if (a.bias.data) {
+    FATHOM_UNROLL
+    for (int i = 0; i < kLaneExperts; ++i)
+      if (lane + 32 * i < experts) bias[i] = a.bias(lane + 32 * i);
+  } else if (lane < k) {
+    mine = a.table(a.ids(t), lane);
+  }
+  device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
   float s[kLaneExperts];
   FATHOM_UNROLL
   for (int i = 0; i < kLaneExperts; ++i) {
@@ -61,9 +70,13 @@ FATHOM_DEVICE void route_block(const RouteArgs& a) {
     s[i] = e < experts ? score_of(a.scores(t, e)) : 0;
     if (e < experts) a.scores(t, e) = s[i];
   }
-  const int mine = a.bias.data ? choose_best(a, s) : lane < k ? a.table(a.ids(t), lane) : -1;
-  device::sync_warp();
-  const float score = mine >= 0 ? a.scores(t, mine) : 0;  // written by this warp above
+  if (a.bias.data) mine = choose_best(a, s, bias);
+  float score = 0;
+  FATHOM_UNROLL
+  for (int i = 0; i < kLaneExperts; ++i) {
+    const float held = device::shuffle_from(s[i], mine & 31);
+    if (mine >> 5 == i) score = held;
+  }
   int place = 0;
   for (int n = 0; n < k; ++n) {
     const int other = device::shuffle_int(mine, n);
