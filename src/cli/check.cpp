@@ -27,11 +27,11 @@ int check(const Flags& f, const Parser& parser) {
   if (parser.given("--goldens") && f.goldens.empty()) throw UsageError("--goldens needs the name of a folder");
   if (f.threads > 0) set_thread_count(static_cast<int>(f.threads));
   if (f.tensor_parallel > 1) ops::expect_several_devices();
+  OpenedModel opened = open_model({f.model, {}, static_cast<int>(f.tensor_parallel)});
   LoadOptions load;
-  load.shard.size = static_cast<int>(f.tensor_parallel);
-  load.drafts = f.tensor_parallel == 1;  // drafts need the whole model on one device
-  const auto model = load_model(open_model({f.model, {}, static_cast<int>(f.tensor_parallel)}),
-                                device_for(f.device, parser.given("--ops")), load);
+  load.shard.size = opened.ranks;
+  load.drafts = opened.ranks == 1 || opened.source->layout().draft == DraftKind::dspark;
+  const auto model = load_model(std::move(opened), device_for(f.device, parser.given("--ops")), load);
   for (const auto& field : model->config().unknown_fields)
     std::fprintf(stderr, "note: config.json has a field that fathom does not know: %s\n", field.c_str());
   SelfCheckOptions options{model->device().shares_host_memory() ? f.ops : fast_ops(model->device()), f.goldens,

@@ -16,6 +16,7 @@
 namespace fathom {
 
 class Recorder;
+class Transformer;
 
 /// Tokens proposed to follow a sequence, each with the probability that it is right if those before it are.
 struct Draft {
@@ -72,7 +73,9 @@ class DraftSource {
 /// Stages of the draft that these weights have; 0: none.
 int draft_stages(const Weights& weights);
 
-/// The DSpark draft of the checkpoint; draft_stages() must not be 0. `config` and `weights` outlive it.
-std::unique_ptr<DraftSource> dspark_source(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops);
+/// The DSpark draft of the checkpoint; draft_stages() must not be 0. `config` and `weights` outlive it, and so does
+/// `model`, on whose ranks it drafts; null: there is one.
+std::unique_ptr<DraftSource> dspark_source(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops,
+                                           Transformer* model = nullptr);
 
 }  // namespace fathom

@@ -55,7 +55,6 @@ CacheBudget budget_of(const EngineOptions& o, int rings) {
 int rings_of(const EngineOptions& o, const Weights& weights, const DraftSource* others) {
   if (o.speculate == 0) return 0;
   if (others) return others->rings();
-  if (weights.shard.size > 1) fail("speculation on several ranks: drafts need the whole model on one device");
   const int stages = draft_stages(weights);
   if (o.speculate > 0 && stages == 0)
     fail("speculation was asked for, but the checkpoint has no draft stages: leave --speculate off");
@@ -93,7 +92,8 @@ Engine::Engine(const ModelConfig& config, const Weights& weights, const EngineOp
       prefix_(cache_),
       scheduler_(cache_, prefix_, options_) {
   if (rings_ > 0 && !drafts)
-    drafts = dspark_source(config, weights, ops::op_table(options.ops, weights.memory->device().info(), options.fast));
+    drafts = dspark_source(config, weights, ops::op_table(options.ops, weights.memory->device().info(), options.fast),
+                           &model_);
   if (drafts && options_.speculate != 0)
     speculator_ = std::make_unique<Speculator>(
         std::move(drafts), options_.speculate, config, cache_, options_.draft_acceptance,

@@ -73,8 +73,6 @@ std::unique_ptr<LoadedModel> load_planned(OpenedModel opened, const EngineOption
                                           const std::function<void(const std::string&)>& say, MemoryPlan& plan) {
   LoadOptions load;
   load.shard.size = opened.ranks;
-  if (opened.ranks > 1 && options.speculate != 0)
-    fail("speculation on several ranks: drafts need the whole model on one device; leave --speculate off");
   load.drafts = options.speculate != 0;
   if (!device->shares_host_memory()) {
     plan = plan_memory(*opened.source, options, *device, load);

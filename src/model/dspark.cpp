@@ -37,15 +37,17 @@ void grow(ops::DeviceBuffer& buffer, ops::ComputeDevice& device, size_t bytes, o
 using cost::bytes_of;
 using Kind = ops::DeviceBuffer::Kind;
 
-Dspark::Dspark(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops)
+Dspark::Dspark(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops, dist::Communicator* rank)
     : draft_(*config.dspark),
       weights_(*weights.dspark),
       embed_(weights.embed),
       head_(weights.head),
-      memory_(config, false, weights.memory->device()),
+      memory_(config, false, weights.memory->device(), weights.shard),
       block_(config, ops, weights.memory->device()),
       pushed_(weights.memory->device()),
-      started_(weights.memory->device()) {}
+      started_(weights.memory->device()) {
+  block_.set_communicator(rank);
+}
 
 void Dspark::push(View<const bf16, 2> features, View<const int32_t, 1> position, View<const int32_t, 1> slot,
                   std::span<const LayerCache> stages) {
@@ -152,7 +154,7 @@ void Dspark::markov(int64_t place, int64_t sequences, View<const int32_t, 1> pre
   m.hidden = act.hidden.rows(place * sequences, sequences), m.confidence = weights_.confidence;
   m.logits = act.logits.rows(place * sequences, sequences), m.confidence_logit = confidence;
   block_.run(block_.table().markov, "markov", m, bytes_of(m.w2), 2 * sequences * m.w2.count(),
-             {sequences, m.w2.size[1], head_.size[0]});
+             {sequences, m.w2.size[1], block_.config().vocab_size});
 }
 
 /// Draws place behind place on the device.
@@ -165,7 +167,7 @@ void Dspark::draw(const Pass& p) {
     markov(i, n, previous, View<float, 1>(confidence + i * n, n));
     const View<int32_t, 1> drawn(tokens + i * n, n);
     const ops::ChooseArgs args{block_.act.logits.rows(i * n, n), p.sampling.rows(i * n, n), drawn};
-    block_.run(block_.table().choose, "choose", args, bytes_of(args.logits), 0, {n, head_.size[0]});
+    block_.run(block_.table().choose, "choose", args, bytes_of(args.logits), 0, {n, block_.config().vocab_size});
     previous = drawn;
   }
 }
@@ -178,7 +180,10 @@ void Dspark::run_recorded(const Pass& p, std::span<const LayerCache> stages, boo
     return std::array<int64_t, 3>{memory_.generation(), block_.workspace_generation(),
                                   started_.generation() + own_generation_};
   };
-  const auto pass = [&] { run_blocks(p, stages), draw(p); };
+  const auto pass = [&] {
+    run_blocks(p, stages);
+    if (leads()) draw(p);
+  };
   record = record && !block_.recorder();
   recorded_anew_ = false;
   if (record && generation_ == now()) {
@@ -195,7 +200,7 @@ void Dspark::run_recorded(const Pass& p, std::span<const LayerCache> stages, boo
 
 std::vector<Dspark::Proposal> Dspark::choose_on_host(std::span<const Start> starts, const Pass& p,
                                                      const Choose& choose) {
-  const int64_t n = p.sequences, vocabulary = head_.size[0];
+  const int64_t n = p.sequences, vocabulary = block_.config().vocab_size;
   std::vector<Proposal> out(starts.size());
   std::vector<int32_t> previous = first_;
   std::vector<uint8_t> ended(starts.size(), 0);
@@ -233,7 +238,7 @@ std::vector<Dspark::Proposal> Dspark::fetch(std::span<const Start> starts, const
 }
 
 std::vector<Dspark::Proposal> Dspark::propose(std::span<const Start> starts, std::span<const LayerCache> stages,
-                                              const Choose& choose) {
+                                              const Choose& choose, bool record) {
   int64_t places = 0;
   for (const Start& s : starts) places = std::max(places, s.most);
   places = std::min<int64_t>(places, draft_.block_size);
@@ -242,11 +247,11 @@ std::vector<Dspark::Proposal> Dspark::propose(std::span<const Start> starts, std
   if (block_.device().shares_host_memory()) {
     const Pass pass = lay_out(starts, n, places);
     run_blocks(pass, stages);
-    return choose_on_host(starts, pass, choose);
+    return leads() ? choose_on_host(starts, pass, choose) : std::vector<Proposal>();
   }
   const Pass pass = lay_out(starts, rounded_up(n), places);
-  run_recorded(pass, stages, true);
-  return fetch(starts, pass);
+  run_recorded(pass, stages, record);
+  return leads() ? fetch(starts, pass) : std::vector<Proposal>();
 }
 
 void Dspark::prepare(int64_t sequences, std::span<const LayerCache> stages) {
@@ -263,7 +268,8 @@ void Dspark::prepare(int64_t sequences, std::span<const LayerCache> stages) {
   const Start idle{};
   int64_t largest = rounded_up(sequences);
   lay_out({&idle, 1}, largest, draft_.block_size);  // the arrays' memory
-  for (const bool record : {false, true}) {         // first all scratch memory
+  for (const bool record : {false, true}) {         // first all scratch memory, which no rank must wait for
+    block_.set_dry(!record);
     for (int64_t n = 1;; n = std::min(largest, rounded_up(n + 1))) {
       for (int64_t places = record ? 1 : draft_.block_size; places <= draft_.block_size; ++places)
         run_recorded(lay_out({&idle, 1}, n, places), stages, record);

@@ -19,8 +19,10 @@ namespace fathom {
 
 class Dspark {
  public:
-  /// config.dspark and weights.dspark must be there; both outlive the object.
-  Dspark(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops);
+  /// config.dspark and weights.dspark must be there; both outlive the object. `rank`: of several, whose `weights` these
+  /// are; null: the only one.
+  Dspark(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops,
+         dist::Communicator* rank = nullptr);
 
   /// features [T, targets * d] in the device's memory, of committed tokens at `position` [T]; their rows go to `slot`
   /// [T] of each stage's window, none where that is -1. Both are host arrays. stages.size() = number of draft stages.
@@ -44,9 +46,10 @@ class Dspark {
   /// called where the device draws.
   using Choose = std::function<int32_t(size_t sequence, int64_t place, std::span<const float> logits)>;
 
-  /// One proposal for each start; a sequence's is the same with any others.
-  std::vector<Proposal> propose(std::span<const Start> starts, std::span<const LayerCache> stages,
-                                const Choose& choose);
+  /// One proposal for each start; a sequence's is the same with any others. All ranks propose at once, with the same
+  /// starts and the same `record` (passes may be recorded); rank 0 draws, the others return nothing.
+  std::vector<Proposal> propose(std::span<const Start> starts, std::span<const LayerCache> stages, const Choose& choose,
+                                bool record = true);
 
   /// Makes the scratch memory for proposals of up to `sequences` sequences and records their passes, so that later ones
   /// allocate nothing. Does nothing where passes are not recorded.
@@ -77,6 +80,7 @@ class Dspark {
   void stage(const BlockWeights& block, const LayerCache& cache, const Pass& pass);
   void markov(int64_t place, int64_t sequences, View<const int32_t, 1> previous, View<float, 1> confidence);
   void draw(const Pass& pass);
+  bool leads() const { return !block_.communicator() || block_.communicator()->rank() == 0; }
   void run_recorded(const Pass& pass, std::span<const LayerCache> stages, bool record);
   std::vector<Proposal> choose_on_host(std::span<const Start> starts, const Pass& pass, const Choose& choose);
   std::vector<Proposal> fetch(std::span<const Start> starts, const Pass& pass);

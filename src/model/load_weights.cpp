@@ -88,7 +88,8 @@ class Loader {
         shard_(options.shard),
         shapes_only_(shapes_only) {
     check_shards(config_, shard_.size);
-    if (options.drafts && shard_.size > 1) fail("drafts of a checkpoint need the whole model on one device");
+    if (options.drafts && shard_.size > 1 && layout_.draft == DraftKind::mtp)
+      fail("speculation on several ranks: the MTP block needs the whole model on one device; leave --speculate off");
   }
 
   Weights load() {

@@ -25,7 +25,8 @@ void guarded(dist::Communicator& rank, const Work& work) {
 
 }  // namespace
 
-RankThreads::RankThreads(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops)
+RankThreads::RankThreads(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops,
+                         bool draft_features)
     : patient_(weights.memory->device().shares_host_memory()),
       device_(weights.memory->device()),
       communicators_(dist::connect(weights.devices())),
@@ -37,7 +38,9 @@ RankThreads::RankThreads(const ModelConfig& config, const Weights& weights, cons
     for (size_t i = 0; i < workers_.size(); ++i) {
       Worker& w = workers_[i];
       w.weights = weights.others[i].get();
-      w.thread = std::thread([this, &w, &config, ops, i] { work(w, *communicators_[i + 1], config, ops); });
+      w.thread = std::thread([this, &w, &config, ops, i, draft_features] {
+        work(w, *communicators_[i + 1], config, ops, draft_features);
+      });
     }
     finish();
   } catch (...) {
@@ -75,14 +78,15 @@ void RankThreads::wait(std::condition_variable& signal, const Ready& ready) {
   signal.wait(lock, ready);
 }
 
-void RankThreads::work(Worker& worker, dist::Communicator& rank, const ModelConfig& config, const ops::OpTable& ops) {
+void RankThreads::work(Worker& worker, dist::Communicator& rank, const ModelConfig& config, const ops::OpTable& ops,
+                       bool draft_features) {
   for (int64_t next = 1;; ++next) {
     wait(ordered_, [&] { return ending_ || orders_ >= next; });
     if (ending_) break;
     guarded(rank, [&] {
-      if (next > 1) return take_step(worker);
+      if (next > 1) return follow(worker, rank.rank());
       worker.weights->memory->device().bind();
-      worker.model.reset(new Transformer(config, *worker.weights, ops, rank));
+      worker.model.reset(new Transformer(config, *worker.weights, ops, rank, draft_features));
     });
     {
       const std::lock_guard lock(mutex_);
@@ -93,11 +97,15 @@ void RankThreads::work(Worker& worker, dist::Communicator& rank, const ModelConf
   worker.model.reset();
 }
 
-void RankThreads::take_step(Worker& worker) {
-  if (worker.layers.empty()) throw std::logic_error("a rank without a cache");
-  worker.model->use_graphs(how_.graphs);
-  worker.model->block_.set_dry(how_.dry);
-  worker.model->launch(*batch_, worker.layers);
+void RankThreads::follow(Worker& worker, int rank) {
+  if (!batch_) {
+    (*work_)(rank, *worker.model, worker.layers);
+  } else {
+    if (worker.layers.empty()) throw std::logic_error("a rank without a cache");
+    worker.model->use_graphs(how_.graphs);
+    worker.model->block_.set_dry(how_.dry);
+    worker.model->launch(*batch_, worker.layers);
+  }
   worker.weights->memory->device().synchronize("running a step");
 }
 
@@ -110,10 +118,18 @@ void RankThreads::report(const dist::Failure& f) const {
 }
 
 void RankThreads::run(const StepBatch& batch, How how, const std::function<void()>& lead) {
+  order(&batch, nullptr, how, lead);
+}
+
+void RankThreads::run(const RankWork& work, const std::function<void()>& lead) {
+  order(nullptr, &work, {}, lead);
+}
+
+void RankThreads::order(const StepBatch* batch, const RankWork* work, How how, const std::function<void()>& lead) {
   if (const auto failure = communicator().failure()) report(*failure);  // it cannot be used again
   {
     const std::lock_guard lock(mutex_);
-    batch_ = &batch, how_ = how;
+    batch_ = batch, work_ = work, how_ = how;
     pending_ = static_cast<int64_t>(workers_.size());
     ++orders_;
   }

@@ -28,7 +28,7 @@ class Transformer;
 class RankThreads {
  public:
   /// `weights`: rank 0's, the others in it. Throws Error when a rank cannot be set up.
-  RankThreads(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops);
+  RankThreads(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops, bool draft_features);
   ~RankThreads();
 
   /// Rank 0's.
@@ -40,6 +40,9 @@ class RankThreads {
   };
   /// One step: `lead` here, the same batch on the other ranks. Throws Error "rank R of N: ..." when one has failed.
   void run(const StepBatch& batch, How how, const std::function<void()>& lead);
+  /// `work` on every other rank's thread with its model and cache, `lead` here. Errors as those of a step.
+  using RankWork = std::function<void(int rank, Transformer& model, std::span<const LayerCache> layers)>;
+  void run(const RankWork& work, const std::function<void()>& lead);
   /// For the following steps.
   void set_ops(const ops::OpTable& ops);
 
@@ -51,8 +54,10 @@ class RankThreads {
     std::thread thread;
   };
 
-  void work(Worker& worker, dist::Communicator& rank, const ModelConfig& config, const ops::OpTable& ops);
-  void take_step(Worker& worker);
+  void work(Worker& worker, dist::Communicator& rank, const ModelConfig& config, const ops::OpTable& ops,
+            bool draft_features);
+  void follow(Worker& worker, int rank);
+  void order(const StepBatch* batch, const RankWork* work, How how, const std::function<void()>& lead);
   /// Waits until `ready`; for a while without giving up the processor where a step is short and its start costs.
   template <typename Ready>
   void wait(std::condition_variable& signal, const Ready& ready);
@@ -71,7 +76,8 @@ class RankThreads {
   std::atomic<int64_t> orders_ = 0;   // given so far; the first is to set up
   std::atomic<int64_t> pending_ = 0;  // workers that have not done the last
   std::atomic<bool> ending_ = false;
-  const StepBatch* batch_ = nullptr;
+  const StepBatch* batch_ = nullptr;  // of a step; null: work_ is to be done
+  const RankWork* work_ = nullptr;
   How how_;
 };
 

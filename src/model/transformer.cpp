@@ -23,15 +23,15 @@ Transformer::Transformer(const ModelConfig& config, const Weights& weights, cons
       block_(config, ops, device_),
       batch_memory_(device_) {
   if (weights.shard.size == 1 || device_.only_counts()) return;
-  ranks_ = std::make_unique<RankThreads>(config, weights, ops);
+  ranks_ = std::make_unique<RankThreads>(config, weights, ops, draft_features);
   block_.set_communicator(&ranks_->communicator());
 }
 
 Transformer::Transformer(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops,
-                         dist::Communicator& rank)
+                         dist::Communicator& rank, bool draft_features)
     : weights_(weights),
       device_(weights.memory->device()),
-      memory_(config, false, device_, weights.shard),
+      memory_(config, draft_features, device_, weights.shard),
       block_(config, ops, device_),
       batch_memory_(device_) {
   block_.set_communicator(&rank);
@@ -39,6 +39,15 @@ Transformer::Transformer(const ModelConfig& config, const Weights& weights, cons
 
 void Transformer::set_layers(int rank, std::span<const LayerCache> layers) {
   if (ranks_) ranks_->set_layers(rank, layers);
+}
+
+void Transformer::on_ranks(
+    const std::function<void(int rank, Transformer& model, std::span<const LayerCache> layers)>& work) {
+  if (!ranks_) return work(0, *this, {});
+  ranks_->run(work, [&] {
+    work(0, *this, {});
+    device_.synchronize("running a step");
+  });
 }
 
 Transformer::~Transformer() {

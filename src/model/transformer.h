@@ -70,6 +70,11 @@ class Transformer {
 
   /// What rank `rank` > 0 reads and writes in place of step()'s `layers`, which are rank 0's: a cache that is its twin.
   void set_layers(int rank, std::span<const LayerCache> layers);
+  /// `work` on every rank, with its model and cache: here for rank 0, which gets no layers, and on the threads of the
+  /// others. Ends when all have, and waits for their devices if there are several. Errors as those of a step.
+  void on_ranks(const std::function<void(int rank, Transformer& model, std::span<const LayerCache> layers)>& work);
+  /// This rank's, of several; null: the only one.
+  dist::Communicator* rank() const { return block_.communicator(); }
   /// "peer memory"; empty on one rank.
   std::string communicator() const { return block_.communicator() ? block_.communicator()->name() : ""; }
 
@@ -81,7 +86,8 @@ class Transformer {
  private:
   friend class RankThreads;
   /// One of the other ranks.
-  Transformer(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops, dist::Communicator& rank);
+  Transformer(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops, dist::Communicator& rank,
+              bool draft_features);
   void launch(const StepBatch& batch, std::span<const LayerCache> layers);
   void launch_and_fetch(const StepBatch& batch, std::span<const LayerCache> layers, Fetch what);
   void attention(const StepBatch& batch, const BlockWeights& block, const LayerCache& cache);

@@ -141,7 +141,7 @@ struct Weights {
 };
 
 struct LoadOptions {
-  bool drafts = false;  // load the draft stages too; of a whole model only
+  bool drafts = false;  // load the draft stages too; the MTP block of a whole model only
   Shard shard{};        // which part to load
   /// Called with the bytes loaded so far and in all; may be empty.
   std::function<void(uint64_t done, uint64_t total)> progress;
