@@ -179,7 +179,7 @@ TEST_P(Speculation, WithTheDraftOfTheModelGivesTheSameTokens) {
   EXPECT_GT(offered, 0);
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, Speculation, testing::Range(0u, kSanitized ? 2u : 12u));
+INSTANTIATE_TEST_SUITE_P(Seeds, Speculation, testing::Range(0u, kSanitized ? 2u : 8u));
 
 TEST(Speculation, LeavesACacheThatLaterTurnsGoOnFrom) {
   std::mt19937 rng(4);
