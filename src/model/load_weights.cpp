@@ -5,6 +5,7 @@
 #include "base/error.h"
 #include "formats/inventory.h"
 #include "model/weights.h"
+#include "ops/order/order.h"
 
 namespace fathom {
 namespace {
@@ -250,6 +251,8 @@ class Loader {
       if (!shapes_only_) memory_.upload(at, std::as_bytes(std::span(global)));
       w.global_scale = reinterpret_cast<const float*>(at);
     }
+    if (w.format != ops::ExpertFormat::fp8)
+      w.ordered = ops::order_codes(codes, w.codes_stride * m.count, memory_.device());
     w.codes = codes;
     w.scale = scale;
     return w;

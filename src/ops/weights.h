@@ -28,6 +28,7 @@ struct ExpertWeight {
   const float* global_scale = nullptr;         // [E], nvfp4 only
   int64_t codes_stride = 0, scale_stride = 0;  // bytes
   int64_t rows = 0, columns = 0;               // N, K
+  bool ordered = false;                        // fp4 codes as GPUs keep them (fp4_order.h), not as checkpoints do
 
   FATHOM_HOST_DEVICE int64_t code_row_bytes() const { return format == ExpertFormat::fp8 ? columns : columns / 2; }
   FATHOM_HOST_DEVICE int64_t scale_columns() const {

@@ -42,9 +42,25 @@ void emulate_stream(const moe::Params& p, const moe::Plan& plan, unsigned seed) 
       [&](std::byte* shared) { moe::stream_down<ExpertFormat::mxfp4, kGroups>(p, maps, shared); });
 }
 
+/// Codes in the order of the kernels; `to` keeps them.
+void order(ExpertWeight& w, int32_t experts, std::vector<std::byte>& to) {
+  to.assign(w.codes, w.codes + w.codes_stride * experts);
+  for (size_t i = 0; i + 4 <= to.size(); i += 4) {
+    uint32_t word;
+    std::memcpy(&word, to.data() + i, 4);
+    word = order_fp4(word);
+    std::memcpy(to.data() + i, &word, 4);
+  }
+  w.codes = to.data(), w.ordered = true;
+}
+
 /// All three kernels in workspace that starts as NaN. `stream_blocks`: of a GPU where warps stream; `groups`: with sums
 /// in groups.
-void emulate(const ExpertsArgs& a, unsigned seed = 1, int stream_blocks = 0, bool groups = false) {
+void emulate(ExpertsArgs a, unsigned seed = 1, int stream_blocks = 0, bool groups = false) {
+  std::vector<std::byte> ordered[3];
+  ExpertWeight* matrices[] = {&a.w1, &a.w3, &a.w2};
+  if (a.w1.format != ExpertFormat::fp8)
+    for (int i = 0; i < 3; ++i) order(*matrices[i], a.experts, ordered[i]);
   const moe::Plan plan = moe::make_plan(a, 8, stream_blocks);
   moe::Params p = moe::pack(a, plan);
   p.groups = groups && plan.stream_blocks > 0;
@@ -283,6 +299,28 @@ TEST(ExpertsEmulated, AnIdThatDoesNotExistTakesPartInNothing) {
     experts_ref(a, {});
   }
   EXPECT_LE(relative_error(p, got, p.y), 3e-3);
+}
+
+TEST(Fp4Order, EveryCodeIsFoundWhereItsFieldIs) {
+  for (int position = 0; position < 8; ++position)
+    for (uint32_t code = 0; code < 16; ++code)
+      for (const uint32_t others : {0u, 0xFFFFFFFFu, 0x5A3C96E1u}) {
+        const uint32_t word = (others & ~(15u << 4 * position)) | code << 4 * position;
+        const uint32_t field = fp4_fields(order_fp4(word), position % 4) >> (position < 4 ? 0 : 16) & 0xFFFF;
+        EXPECT_EQ(field, (code & 7) << 6 | (code >> 3) << 15) << position << " " << code;
+      }
+}
+
+TEST(ExpertsEmulated, TheReferenceReadsBothOrdersOfCodes) {
+  Problem p({.tokens = 3, .choices = 2, .experts = 4}, 17);
+  experts_ref(p.args(), {});
+  const auto want = p.y;
+  p.poison();
+  ExpertsArgs a = p.args();
+  std::vector<std::byte> ordered[3];
+  order(a.w1, a.experts, ordered[0]), order(a.w3, a.experts, ordered[1]), order(a.w2, a.experts, ordered[2]);
+  experts_ref(a, {});
+  EXPECT_EQ(relative_error(p, p.y, want), 0);
 }
 
 TEST(ExpertsPlan, TheNumberOfTokensDoesNotChangeHowSumsAreDivided) {

@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstring>
 
 #include "lab/cases/cases.h"
 #include "lab/cases/common.h"
+#include "ops/fp4_order.h"
 
 namespace fathom::lab {
 
@@ -20,13 +22,14 @@ std::string_view format_name(ExpertFormat f) {
 
 /// One of w1, w3, w2 of all experts.
 struct Matrix {
-  ExpertWeight shape;  // pointers null
-  Slot<std::byte> codes, scale;
+  ExpertWeight shape;                     // pointers null
+  Slot<std::byte> codes, ordered, scale;  // codes as a checkpoint has them, and as GPUs do
   Slot<float> global;
 
-  ExpertWeight at(const Addresses& a) const {
+  ExpertWeight at(const Addresses& a, ops::Backend backend) const {
     ExpertWeight w = shape;
-    w.codes = codes.at(a), w.scale = scale.at(a), w.global_scale = global.at(a);
+    w.ordered = backend == ops::Backend::cuda && w.format != ExpertFormat::fp8;
+    w.codes = (w.ordered ? ordered : codes).at(a), w.scale = scale.at(a), w.global_scale = global.at(a);
     return w;
   }
 };
@@ -57,14 +60,14 @@ struct Shape {
   Shared s1, s3, s2;
   Slot<bf16> y;
 
-  ops::ExpertsArgs args(const Addresses& a) const {
+  ops::ExpertsArgs args(const Addresses& a, ops::Backend backend) const {
     ops::ExpertsArgs args;
     args.x = view2<const e4m3>(x.at(a), x_rows);
     args.x_scale = View<const e8m0, 2>(x_scale.at(a), tokens, d / 128);
     args.expert = View<const int32_t, 2>(expert.at(a), tokens, k);
     args.weight = View<const float, 2>(weight.at(a), tokens, k);
     args.experts = experts;
-    args.w1 = w1.at(a), args.w3 = w3.at(a), args.w2 = w2.at(a);
+    args.w1 = w1.at(a, backend), args.w3 = w3.at(a, backend), args.w2 = w2.at(a, backend);
     if (with_shared) args.shared_w1 = s1.at(a), args.shared_w3 = s3.at(a), args.shared_w2 = s2.at(a);
     args.y = view2<bf16>(y.at(a), y_rows);
     return args;
@@ -93,6 +96,16 @@ Matrix add_matrix(Case& c, const std::string& name, const Shape& s, int64_t rows
     fill_codes(std::span(reinterpret_cast<e4m3*>(m.codes.values.data()), m.codes.values.size()), rng);
   else
     fill_bytes(m.codes.values, rng);
+  m.ordered = m.codes;  // where nothing is compared, any codes will do
+  if (ragged && s.format != ExpertFormat::fp8) {
+    m.ordered = c.in<std::byte>(name + "_ordered", m.shape.codes_stride * s.experts);
+    for (size_t i = 0; i + 4 <= m.codes.values.size(); i += 4) {
+      uint32_t word;
+      std::memcpy(&word, m.codes.values.data() + i, 4);
+      word = ops::order_fp4(word);
+      std::memcpy(m.ordered.values.data() + i, &word, 4);
+    }
+  }
   if (s.format == ExpertFormat::nvfp4) {
     m.global = c.in<float>(name + "_global", s.experts);
     for (float& g : m.global.values) g = rng.uniform(0.5f, 2.0f) / 4096;
@@ -162,9 +175,16 @@ Case make(Shape s, bool ragged, Rng& rng) {
   c.cost.unit = Unit::fp8;
   c.shape = fmt::format("T={} d={} inner={} E={} ({:.0f} busy) k={} {}{}", s.tokens, s.d, s.inner, s.experts, busy, s.k,
                         format_name(s.format), s.with_shared ? " +shared" : "");
-  c.bind<ops::ExpertsArgs>(
-      ops::experts_variants(), [s](const Addresses& a) { return s.args(a); },
-      ragged ? std::function<ops::ExpertsArgs(ops::ExpertsArgs, int64_t)>(Shape::token) : nullptr, s.tokens);
+  // The registry lists the variants of the processor first.
+  const auto all = ops::experts_variants();
+  const auto on_gpu = static_cast<size_t>(
+      std::ranges::find(all, ops::Backend::cuda, &ops::Variant<ops::ExpertsArgs>::backend) - all.begin());
+  const auto bind = [&](ops::Variants<ops::ExpertsArgs> variants, ops::Backend backend) {
+    c.bind<ops::ExpertsArgs>(
+        variants, [s, backend](const Addresses& a) { return s.args(a, backend); },
+        ragged ? std::function<ops::ExpertsArgs(ops::ExpertsArgs, int64_t)>(Shape::token) : nullptr, s.tokens);
+  };
+  bind(all.first(on_gpu), ops::Backend::cpu), bind(all.subspan(on_gpu), ops::Backend::cuda);
   for (Implementation& v : c.implementations)
     if (v.name == "sm90_fast") v.run_token = nullptr;  // few tokens go through other kernels than many
   return c;

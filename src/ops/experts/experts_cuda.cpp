@@ -1,4 +1,4 @@
-// The CUDA variants of the experts: conditions, workspace and launches.
+// The CUDA variants of the experts: conditions, workspace and launches. FP4 codes lie in the order of fp4_order.h.
 //
 //   sm80   mma.sync bf16, any GPU since the A100
 //   sm90   the same kernels, each starting while the one before it ends (programmatic launch)
@@ -17,8 +17,8 @@ bool whole(int64_t n) {
 }
 
 bool fits(const ExpertWeight& w, int64_t rows, int64_t columns, ExpertFormat format) {
-  return w.format == format && w.rows == rows && w.columns == columns && w.codes_stride % 16 == 0 &&
-         (format == ExpertFormat::fp8 || w.scale_stride % 8 == 0);
+  return w.format == format && w.ordered == (format != ExpertFormat::fp8) && w.rows == rows && w.columns == columns &&
+         w.codes_stride % 16 == 0 && (format == ExpertFormat::fp8 || w.scale_stride % 8 == 0);
 }
 
 bool fits(const Fp8Weight& w, int64_t rows, int64_t columns) {

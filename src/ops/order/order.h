@@ -1,0 +1,16 @@
+// Brings FP4 codes that lie in the memory of a GPU into the order of its kernels (fp4_order.h), in place, once after
+// loading. Reads and writes every byte once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace fathom::ops {
+
+class ComputeDevice;
+
+/// `codes`: a multiple of 16, like `bytes`. In the order of the device's stream. Returns whether codes are in that
+/// order now: on the processor they stay as the checkpoint has them; on a device that only counts nothing is done.
+bool order_codes(std::byte* codes, int64_t bytes, ComputeDevice& device);
+
+}  // namespace fathom::ops
