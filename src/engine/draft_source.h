@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "model/activations.h"
@@ -58,7 +59,15 @@ class DraftSource {
   /// Called behind steps of the backbone: keeps what later proposals need of their tokens. `rings`: one a stage, laid
   /// out like the windows of layers. Steps may be left out: their rows are then in no window_rows.
   virtual void push(const StepBatch& batch, const Activations& out, std::span<const LayerCache> rings) = 0;
-  /// Called once for all sequences, behind a step and its push(): one draft for each start.
+  /// Whether follow() is to be called in place of push().
+  virtual bool wants_next() const { return false; }
+  /// Called behind a step whose tokens are chosen: `next` [T] is the token that follows each in its sequence; -1 where
+  /// it is not known, or the token was fed as a draft and is not part of it.
+  virtual void follow(const StepBatch& batch, const Activations& out, View<const int32_t, 1> next,
+                      std::span<const LayerCache> rings) {
+    static_cast<void>(batch), static_cast<void>(out), static_cast<void>(next), static_cast<void>(rings);
+  }
+  /// Called once for all sequences, behind a step and its push() or follow(): one draft for each start.
   virtual std::vector<Draft> propose(std::span<const DraftStart> starts, std::span<const LayerCache> rings,
                                      const Choose& choose) = 0;
   /// Makes all memory for proposals of up to `sequences` sequences; see Transformer::prepare().
@@ -73,9 +82,16 @@ class DraftSource {
 /// Stages of the draft that these weights have; 0: none.
 int draft_stages(const Weights& weights);
 
-/// The DSpark draft of the checkpoint; draft_stages() must not be 0. `config` and `weights` outlive it, and so does
-/// `model`, on whose ranks it drafts; null: there is one.
+/// The draft of the checkpoint, DSpark or MTP; draft_stages() must not be 0. `config` and `weights` outlive it, and so
+/// does `model`, on whose ranks DSpark drafts; null: there is one.
+std::unique_ptr<DraftSource> own_drafts(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops,
+                                        Transformer* model = nullptr);
 std::unique_ptr<DraftSource> dspark_source(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops,
                                            Transformer* model = nullptr);
+std::unique_ptr<DraftSource> mtp_source(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops);
+
+/// What to tell somebody who asks for `depth` drafts (EngineOptions::speculate) of a model: that it has no drafts, or
+/// proposes fewer. Empty where it has as many.
+std::string few_drafts(const ModelConfig& config, const CheckpointLayout& layout, int64_t depth);
 
 }  // namespace fathom

@@ -92,8 +92,8 @@ Engine::Engine(const ModelConfig& config, const Weights& weights, const EngineOp
       prefix_(cache_),
       scheduler_(cache_, prefix_, options_) {
   if (rings_ > 0 && !drafts)
-    drafts = dspark_source(config, weights, ops::op_table(options.ops, weights.memory->device().info(), options.fast),
-                           &model_);
+    drafts =
+        own_drafts(config, weights, ops::op_table(options.ops, weights.memory->device().info(), options.fast), &model_);
   if (drafts && options_.speculate != 0)
     speculator_ = std::make_unique<Speculator>(
         std::move(drafts), options_.speculate, config, cache_, options_.draft_acceptance,
@@ -183,7 +183,10 @@ bool Engine::step(const std::function<void(const GenerationEvent&)>& report) {
     if (!verifies(work_.segments[i])) scheduler_.fed(*work_.owners[i], tokens);
   }
   std::vector<GenerationEvent> events;
-  take_logits(out, events);
+  next_.clear();
+  if (speculator_ && speculator_->wants_next()) next_.assign(static_cast<size_t>(batch.ids.size[0]), -1);
+  take_logits(batch, out, events);
+  if (!next_.empty()) speculator_->follow(batch, out, View<const int32_t, 1>(next_.data(), next_.size()));
   if (speculator_ && !prompts && !model_.recorded_anew()) {
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     speculator_->step_took(batch.ids.size[0], took.count());
@@ -194,11 +197,15 @@ bool Engine::step(const std::function<void(const GenerationEvent&)>& report) {
 }
 
 /// Tokens of the requests whose segments gave logits; those that have ended leave the scheduler and the step's owners.
-void Engine::take_logits(const Activations& out, std::vector<GenerationEvent>& events) {
+void Engine::take_logits(const StepBatch& batch, const Activations& out, std::vector<GenerationEvent>& events) {
   int64_t row = 0;
   for (size_t i = 0; i < work_.owners.size(); ++i) {
     Active& a = *work_.owners[i];
-    if (work_.segments[i].logits == WantLogits::none) continue;
+    const ops::Segment& fed = batch.segments(static_cast<int64_t>(i));
+    if (work_.segments[i].logits == WantLogits::none) {
+      note_next(a, fed);
+      continue;
+    }
     const auto rows = static_cast<int64_t>(work_.segments[i].tokens.size());
     if (verifies(work_.segments[i])) {
       verify(a, out, row, rows, events);
@@ -207,18 +214,30 @@ void Engine::take_logits(const Activations& out, std::vector<GenerationEvent>& e
       if (work_.segments[i].logits == WantLogits::all) {
         keep_prompt_logprobs(a, out.logits.rows(row, rows));
         row += rows;
-        if (cache_.length(a.sequence) < a.prompt) continue;
+        if (cache_.length(a.sequence) < a.prompt) {
+          note_next(a, fed);
+          continue;
+        }
         --row;  // the last one chooses the first token
       }
       a.draft = {};
       ++a.use.steps;
       events.push_back(take_row(a, out, row++));
     }
+    note_next(a, fed);
     const FinishReason finish = events.back().finish;
     if (finish == FinishReason::none) continue;
     work_.owners[i] = nullptr;
     scheduler_.finish(a, finish == FinishReason::failed);
   }
+}
+
+/// The token behind each that was fed, of those that are part of the sequence.
+void Engine::note_next(const Active& a, const ops::Segment& fed) {
+  if (next_.empty()) return;
+  const auto known = std::min(cache_.length(a.sequence), static_cast<int64_t>(a.tokens.size()) - 1);
+  for (int32_t r = 0; r < fed.count && fed.position + r < known; ++r)
+    next_[static_cast<size_t>(fed.first + r)] = a.tokens[static_cast<size_t>(fed.position + r) + 1];
 }
 
 /// Tokens behind the last one and behind each draft that was right. The cache goes back to where it would be without

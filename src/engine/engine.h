@@ -74,7 +74,8 @@ class Engine {
  private:
   void check_request(const GenerationRequest& request) const;
   void report_cancelled(const std::function<void(const GenerationEvent&)>& report);
-  void take_logits(const Activations& out, std::vector<GenerationEvent>& events);
+  void take_logits(const StepBatch& batch, const Activations& out, std::vector<GenerationEvent>& events);
+  void note_next(const Active& a, const ops::Segment& fed);
   void keep_prompt_logprobs(Active& a, View<const float, 2> logits);
   void verify(Active& a, const Activations& out, int64_t row, int64_t rows, std::vector<GenerationEvent>& events);
   GenerationEvent take_row(Active& a, const Activations& out, int64_t row);
@@ -99,6 +100,7 @@ class Engine {
   std::vector<ops::RowSampling> draws_;  // of the step's rows of logits, where the device draws
   std::vector<uint8_t> drawn_;           // whether it does
   StepWork work_;
+  std::vector<int32_t> next_;  // token behind each of the step; -1: none; empty where no draft wants them
   RequestId next_id_ = 1;
   int64_t steps_ = 0, generated_tokens_ = 0;
 };

@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "base/progress.h"
+#include "engine/draft_source.h"
 #include "engine/engine.h"
 
 namespace fathom {
@@ -73,6 +74,12 @@ std::unique_ptr<LoadedModel> load_planned(OpenedModel opened, const EngineOption
                                           const std::function<void(const std::string&)>& say, MemoryPlan& plan) {
   LoadOptions load;
   load.shard.size = opened.ranks;
+  const DraftKind drafts = opened.source->layout().draft;
+  if (options.speculate > 0 && drafts == DraftKind::none)
+    fail("--speculate {}: {} has no draft stages; leave it off, or say auto", options.speculate,
+         printable(opened.source->name(), 200));
+  const std::string few = few_drafts(opened.source->config(), opened.source->layout(), options.speculate);
+  if (!few.empty() && say) say("note: " + few);
   load.drafts = options.speculate != 0;
   if (!device->shares_host_memory()) {
     plan = plan_memory(*opened.source, options, *device, load);

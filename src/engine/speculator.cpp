@@ -35,9 +35,18 @@ std::span<const LayerCache> Speculator::rings() const {
 }
 
 void Speculator::push(const StepBatch& batch, const Activations& out) {
-  const bool keep = !paused_ && control_.keeps_rows();
-  cache_.set_draft_rows(batch.window_slot, keep);
-  if (keep) source_->push(batch, out, rings());
+  keeps_ = !paused_ && control_.keeps_rows();
+  const bool now = keeps_ && !source_->wants_next();
+  cache_.set_draft_rows(batch.window_slot, now);
+  if (now) source_->push(batch, out, rings());
+}
+
+void Speculator::follow(const StepBatch& batch, const Activations& out, View<const int32_t, 1> next) {
+  std::vector<int32_t> rows(static_cast<size_t>(next.size[0]), -1);
+  for (int64_t i = 0; i < next.size[0]; ++i)
+    if (next(i) >= 0) rows[static_cast<size_t>(i)] = batch.window_slot(i);
+  cache_.set_draft_rows(View<const int32_t, 1>(rows.data(), rows.size()), true);
+  source_->follow(batch, out, next, rings());
 }
 
 void Speculator::propose(std::span<Active* const> requests, const StepBatch& batch) {

@@ -40,6 +40,9 @@ class Speculator {
 
   /// Keeps what drafts need of the tokens of a step; nothing while there are no drafts to come.
   void push(const StepBatch& batch, const Activations& out);
+  /// The same for drafts that need the token behind each (DraftSource::follow): to be called when those are chosen.
+  bool wants_next() const { return source_->wants_next() && keeps_; }
+  void follow(const StepBatch& batch, const Activations& out, View<const int32_t, 1> next);
   /// Sets the drafts of those requests that decode next. `requests`: one for each segment of the step's `batch`, null
   /// where it has ended.
   void propose(std::span<Active* const> requests, const StepBatch& batch);
@@ -80,7 +83,7 @@ class Speculator {
   double acceptance_;
   DraftControl control_;
   SpeculationStats stats_;
-  bool paused_ = false;
+  bool paused_ = false, keeps_ = false;  // keeps_: rows of the present step
 };
 
 }  // namespace fathom

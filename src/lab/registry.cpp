@@ -8,7 +8,7 @@ const std::vector<OpCases>& all_ops() {
       linear_bf16_cases(),    linear_f32_cases(),   query_cases(),        window_write_cases(),
       compress_cases(),       index_query_cases(),  index_select_cases(), sparse_attention_cases(),
       output_project_cases(), route_cases(),        experts_cases(),      head_cases(),
-      stream_mean_cases(),    markov_cases(),       choose_cases(),
+      stream_mean_cases(),    stream_join_cases(),  markov_cases(),       choose_cases(),
   };
   return ops;
 }

@@ -101,6 +101,7 @@ class Loader {
     for (int i = 0; i < config_.num_layers; ++i)
       w.blocks.push_back(block(fmt::format("layers.{}", i), config_.ratio(i), config_.hash_routed(i), layout_.experts));
     if (options_.drafts && layout_.draft == DraftKind::dspark) w.dspark = dspark();
+    if (options_.drafts && layout_.draft == DraftKind::mtp) w.mtp = mtp();
     return w;
   }
 
@@ -297,6 +298,15 @@ class Loader {
     d.markov_w2 = matrix<bf16>(last + "markov_head.markov_w2.weight");
     d.confidence = vector<bf16>(last + "confidence_head.proj.weight");
     return d;
+  }
+
+  MtpWeights mtp() {
+    MtpWeights m;
+    m.block = block("mtp.0", 0, false, layout_.draft_experts);
+    m.e_proj = fp8("mtp.0.e_proj"), m.h_proj = fp8("mtp.0.h_proj");
+    m.enorm = vector<bf16>("mtp.0.enorm.weight"), m.hnorm = vector<bf16>("mtp.0.hnorm.weight");
+    m.head = head("mtp.0.");
+    return m;
   }
 
   const WeightSource& source_;

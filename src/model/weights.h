@@ -115,6 +115,14 @@ struct DsparkWeights {
   View<const bf16, 1> confidence;            // [d + r]
 };
 
+/// The MTP block of preview checkpoints. Spec 2.8.
+struct MtpWeights {
+  BlockWeights block;                // ratio 0
+  ops::Fp8Weight e_proj, h_proj;     // [d, d]
+  View<const bf16, 1> enorm, hnorm;  // [d]
+  HeadWeights head;
+};
+
 /// One part of a model that is divided over several ranks. Spec 2.10, docs/decisions/0008: a rank has its share of the
 /// query heads (wq_b, sink, wo_a, columns of wo_b), of the routed experts, of the shared expert's inner width and of
 /// the rows of `head`. All else is whole on every rank.
@@ -130,7 +138,8 @@ struct Weights {
   View<const bf16, 2> embed, head;  // [V, d]; a rank's head [V / size, d]
   HeadWeights head_mix;
   std::vector<BlockWeights> blocks;
-  std::optional<DsparkWeights> dspark;  // loaded only when asked for
+  std::optional<DsparkWeights> dspark;  // drafts, loaded only when asked for: these or the next
+  std::optional<MtpWeights> mtp;
   std::shared_ptr<WeightMemory> memory;
   CheckpointLayout layout;
   Shard shard;

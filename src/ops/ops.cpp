@@ -38,6 +38,7 @@ OpTable pick_all(const Names& names, const Names& attention, const Names& expert
   pick(t.head, head_variants(), names, "head");
   pick(t.choose, choose_variants(), names, "choose");
   pick(t.stream_mean, stream_mean_variants(), names, "stream_mean");
+  pick(t.stream_join, stream_join_variants(), names, "stream_join");
   pick(t.markov, markov_variants(), names, "markov");
   t.attention_inputs = find_variant(attention_inputs_variants(), names.back());
   t.compress_both = find_variant(compress_both_variants(), names.back());

@@ -43,6 +43,7 @@ struct OpTable {
   const Variant<HeadArgs>* head = nullptr;
   const Variant<ChooseArgs>* choose = nullptr;
   const Variant<StreamMeanArgs>* stream_mean = nullptr;
+  const Variant<StreamJoinArgs>* stream_join = nullptr;
   const Variant<MarkovArgs>* markov = nullptr;
   // Several of the above in one launch; null where they run alone.
   const Variant<AttentionInputsArgs>* attention_inputs = nullptr;

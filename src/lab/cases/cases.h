@@ -22,6 +22,7 @@ OpCases route_cases();
 OpCases experts_cases();
 OpCases head_cases();
 OpCases stream_mean_cases();
+OpCases stream_join_cases();
 OpCases markov_cases();
 OpCases choose_cases();
 

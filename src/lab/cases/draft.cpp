@@ -28,6 +28,29 @@ Case mean_case(int64_t tokens, int64_t d, bool ragged, Rng& rng) {
   return c;
 }
 
+Case join_case(int64_t tokens, int64_t rows, int64_t d, bool ragged, Rng& rng) {
+  Case c;
+  c.op = "stream_join";
+  const Strides token = ragged ? strided(tokens, d, 8, rng) : dense(tokens, d), stream = dense(4 * tokens, d);
+  const auto x = c.in<bf16>("token", token.elements()), y = c.in<bf16>("stream", stream.elements());
+  fill_normal(x.values, std::exp2(rng.uniform(-3, 4)), rng);
+  fill_normal(y.values, std::exp2(rng.uniform(-3, 4)), rng);
+  const auto which = c.in<int32_t>("rows", rows);
+  for (int32_t& r : which.values) r = static_cast<int32_t>(rng.below(tokens));
+  const auto out = c.out<bf16>("streams", 4 * rows * d, Tolerance::bf16_ulp(0, 0), d);
+  c.cost = {static_cast<double>(rows * d) * 18, 0, Unit::fp32};
+  c.shape = fmt::format("T={} R={} d={}", tokens, rows, d);
+  c.bind<ops::StreamJoinArgs>(ops::stream_join_variants(), [=](const Addresses& a) {
+    ops::StreamJoinArgs args;
+    args.token = view2<const bf16>(x.at(a), token);
+    args.stream = view3<const bf16>(y.at(a), tokens, 4, stream);
+    args.rows = View<const int32_t, 1>(which.at(a), rows);
+    args.streams = view3<bf16>(out.at(a), rows, 4, dense(4 * rows, d));
+    return args;
+  });
+  return c;
+}
+
 Case markov_case(int64_t batch, int64_t vocabulary, int64_t rank, int64_t d, Rng& rng) {
   Case c;
   c.op = "markov";
@@ -76,6 +99,21 @@ OpCases stream_mean_cases() {
           random,
           {"flash"},
           timed};
+}
+
+OpCases stream_join_cases() {
+  const auto random = [](uint64_t seed) {
+    Rng rng(seed);
+    const int64_t tokens = some_tokens(rng);
+    return join_case(tokens, rng.between(1, tokens), 8 * rng.between(1, 80), true, rng);
+  };
+  const auto timed = [](std::string_view, int64_t batch, uint64_t seed) {
+    Rng rng(seed);
+    return join_case(batch, batch, 4096, false, rng);
+  };
+  return {
+      "stream_join", "start of the MTP block", [] { return names_of(ops::stream_join_variants()); }, random, {"flash"},
+      timed};
 }
 
 OpCases markov_cases() {

@@ -7,6 +7,9 @@ namespace {
 __global__ void __launch_bounds__(draft::kThreads) mean_of_streams(const __grid_constant__ StreamMeanArgs a) {
   draft::mean_block(a);
 }
+__global__ void __launch_bounds__(draft::kThreads) join_of_streams(const __grid_constant__ StreamJoinArgs a) {
+  draft::join_block(a);
+}
 __global__ void __launch_bounds__(draft::kThreads) markov_rows(const __grid_constant__ MarkovArgs a, bf16* rows) {
   draft::gather_block(a, rows);
 }
@@ -22,6 +25,13 @@ void stream_mean_sm80(const StreamMeanArgs& a, const Launch& l) {
   const dim3 grid(device::blocks_for(a.streams.size[2], draft::kBlockChannels),
                   static_cast<unsigned>(a.streams.size[0]));
   device::launch("stream_mean", mean_of_streams, {grid, draft::kThreads, 0, l.device.compute_capability >= 90},
+                 l.stream, a);
+}
+
+void stream_join_sm80(const StreamJoinArgs& a, const Launch& l) {
+  const dim3 grid(device::blocks_for(a.stream.size[2], draft::kBlockChannels), static_cast<unsigned>(a.rows.size[0]),
+                  static_cast<unsigned>(a.stream.size[1]));
+  device::launch("stream_join", join_of_streams, {grid, draft::kThreads, 0, l.device.compute_capability >= 90},
                  l.stream, a);
 }
 

@@ -1,6 +1,7 @@
-// The pieces of the DSpark draft that are not ordinary blocks. Spec 2.9.
+// The pieces of drafts that are not ordinary blocks. Spec 2.8 (MTP), 2.9 (DSpark).
 //
 // stream_mean  one third of the draft features: mean of the four streams of a target layer's output, bf16
+// stream_join  what the MTP block starts from: the projected embedding added to each projected stream, bf16
 // markov       for each sequence: e = w1[token]; logits += w2 . e; confidence = proj . concat(hidden, e)
 #pragma once
 
@@ -13,6 +14,13 @@ struct StreamMeanArgs {
   View<bf16, 2> mean;           // out [T, d], rows may be strided (a part of the feature vector)
 };
 
+struct StreamJoinArgs {
+  View<const bf16, 2> token;    // [T, d] the same for all streams of a token
+  View<const bf16, 3> stream;   // [T, 4, d]
+  View<const int32_t, 1> rows;  // [R] which of the T tokens
+  View<bf16, 3> streams;        // out [R, 4, d]
+};
+
 struct MarkovArgs {
   View<const int32_t, 1> token;     // [B] the token before the one that is drafted
   View<const bf16, 2> w1, w2;       // [V, r]
@@ -23,6 +31,7 @@ struct MarkovArgs {
 };
 
 Variants<StreamMeanArgs> stream_mean_variants();
+Variants<StreamJoinArgs> stream_join_variants();
 Variants<MarkovArgs> markov_variants();
 
 }  // namespace fathom::ops

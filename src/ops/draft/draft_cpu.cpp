@@ -5,6 +5,7 @@
 namespace fathom::ops {
 
 void stream_mean_ref(const StreamMeanArgs& a, const Launch&);
+void stream_join_ref(const StreamJoinArgs& a, const Launch&);
 void markov_ref(const MarkovArgs& a, const Launch&);
 
 bool stream_mean_cpu_can_run(const StreamMeanArgs& a, const DeviceInfo&) {
@@ -20,6 +21,22 @@ void stream_mean_cpu(const StreamMeanArgs& a, const Launch& l) {
       const bf16* parts[4] = {x[0].data, x[1].data, x[2].data, x[3].data};
       cpu::add_parts(parts, 4, d, 0.25f, a.mean[t].data);
     }
+  });
+}
+
+bool stream_join_cpu_can_run(const StreamJoinArgs& a, const DeviceInfo&) {
+  return a.stream.size[2] % 16 == 0;
+}
+
+void stream_join_cpu(const StreamJoinArgs& a, const Launch& l) {
+  if (!cpu::have_simd()) return stream_join_ref(a, l);
+  const int64_t streams = a.stream.size[1], d = a.stream.size[2];
+  cpu::split(a.rows.size[0], 1, static_cast<double>(a.streams.count()) * 2, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r)
+      for (int64_t k = 0; k < streams; ++k) {
+        const bf16* parts[2] = {a.token[a.rows(r)].data, a.stream[a.rows(r)][k].data};
+        cpu::add_parts(parts, 2, d, 1, a.streams[r][k].data);
+      }
   });
 }
 

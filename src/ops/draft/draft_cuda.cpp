@@ -36,6 +36,12 @@ bool stream_mean_sm80_can_run(const StreamMeanArgs& a, const DeviceInfo& d) {
          a.streams.size[0] < 65536;
 }
 
+bool stream_join_sm80_can_run(const StreamJoinArgs& a, const DeviceInfo& d) {
+  return d.backend == Backend::cuda && d.compute_capability >= 80 && a.stream.size[2] % 8 == 0 &&
+         a.token.stride[0] % 8 == 0 && a.stream.stride[0] % 8 == 0 && a.stream.stride[1] % 8 == 0 &&
+         a.streams.stride[0] % 8 == 0 && a.streams.stride[1] % 8 == 0 && a.rows.size[0] < 65536;
+}
+
 bool markov_sm80_can_run(const MarkovArgs& a, const DeviceInfo& d) {
   return d.backend == Backend::cuda && a.w1.size[1] % 8 == 0 && a.w1.stride[0] % 8 == 0 && a.token.size[0] < 65536 &&
          find_variant(linear_f32_variants(), "sm80")->can_run(lay_out(a, nullptr).product, d);

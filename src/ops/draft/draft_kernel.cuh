@@ -1,4 +1,4 @@
-// Draft pieces: mean of the streams; what surrounds the product of the Markov head.
+// Draft pieces: mean of the streams; the MTP block's start; what surrounds the product of the Markov head.
 #pragma once
 
 #include "ops/device/rows.cuh"
@@ -25,6 +25,22 @@ FATHOM_DEVICE void mean_block(const StreamMeanArgs& a) {
   FATHOM_UNROLL
   for (int i = 0; i < 8; ++i) sum[i] /= static_cast<float>(streams);
   device::store_8(&a.mean(t, channel), sum);
+}
+
+/// Grid (parts of kBlockChannels channels, rows, streams).
+FATHOM_DEVICE void join_block(const StreamJoinArgs& a) {
+  device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
+  const int64_t channel = (int64_t{device::block_x()} * kThreads + device::thread_index()) * 8, r = device::block_y(),
+                k = device::block_z();
+  if (channel >= a.stream.size[2]) return;
+  const int64_t t = a.rows(r);
+  float x[8], y[8];
+  device::load_8(&a.token(t, channel), x);
+  device::load_8(&a.stream(t, k, channel), y);
+  FATHOM_UNROLL
+  for (int i = 0; i < 8; ++i) x[i] += y[i];
+  device::store_8(&a.streams(r, k, channel), x);
 }
 
 /// Row of w1 that a token names. One that is none, drawn from logits that are not numbers, reads the first.

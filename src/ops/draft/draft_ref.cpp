@@ -14,6 +14,15 @@ void stream_mean_ref(const StreamMeanArgs& a, const Launch&) {
   }
 }
 
+void stream_join_ref(const StreamJoinArgs& a, const Launch&) {
+  for (int64_t r = 0; r < a.rows.size[0]; ++r) {
+    const int64_t t = a.rows(r);
+    for (int64_t k = 0; k < a.stream.size[1]; ++k)
+      for (int64_t i = 0; i < a.stream.size[2]; ++i)
+        a.streams(r, k, i) = to_bf16(to_float(a.token(t, i)) + to_float(a.stream(t, k, i)));
+  }
+}
+
 void markov_ref(const MarkovArgs& a, const Launch&) {
   const int64_t rank = a.w1.size[1], d = a.hidden.size[1];
   for (int64_t b = 0; b < a.token.size[0]; ++b) {

@@ -1,0 +1,61 @@
+// `fathom bench` over several depths of drafts and rates of acceptance, and models of each kind of draft.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "cli/process.h"
+
+namespace fathom::cli::testing {
+namespace {
+
+std::vector<std::string> bench(std::vector<std::string> more) {
+  std::vector<std::string> words = {"bench", "--device",      "cpu", "--context",  "100", "--output",
+                                    "8",     "--concurrency", "1",   "--requests", "2",   "--no-warm-up"};
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+
+TEST(BenchDrafts, ComparesEveryDepthWithEveryAcceptanceOnOneModel) {
+  const Finished done = run(bench(
+      {"--synthetic", "fairy,layers=3,drafts=dspark", "--speculate", "off,2,auto", "--draft-acceptance", "0.9,0"}));
+  ASSERT_EQ(done.status, 0) << done.err;
+  const size_t table = done.out.find("Tokens/s of whole runs");
+  ASSERT_NE(table, std::string::npos) << done.out;
+  const std::string lines = done.out.substr(table);
+  EXPECT_EQ(std::count(lines.begin(), lines.end(), '\n'), 7) << lines;  // two of heading, off, and two by two
+  EXPECT_EQ(done.err.find("loading weights"), done.err.rfind("loading weights")) << "loaded more than once";
+}
+
+TEST(BenchDrafts, ListsThatAreNoneAreUsageErrors) {
+  const std::vector<std::vector<std::string>> wrong = {
+      {"--synthetic", "fairy", "--speculate", "off,,2"},
+      {"--synthetic", "fairy", "--speculate", "2", "--draft-acceptance", "1.5"},
+      {"--synthetic", "fairy", "--speculate", "2", "--draft-acceptance", "0.5,x"},
+      {"--synthetic", "fairy", "--speculate", "off", "--draft-acceptance", "0.5"},
+      {"--synthetic", "fairy", "--speculate", "off,2", "--draft-acceptance", "0.5", "--json", "x.json"}};
+  for (const auto& words : wrong) {
+    const Finished done = run(bench(words));
+    EXPECT_NE(done.status, 0);
+    EXPECT_EQ(done.out, "");
+    EXPECT_EQ(std::count(done.err.begin(), done.err.end(), '\n'), 1) << done.err;
+  }
+}
+
+TEST(BenchDrafts, SayWhatAModelHasOfThem) {
+  const auto with = [](const std::string& model, const std::string& depth) {
+    return run(bench({"--synthetic", model, "--speculate", depth, "--draft-acceptance", "0.5"}));
+  };
+  const Finished none = with("fairy,layers=3", "2");
+  EXPECT_EQ(none.status, 1);
+  EXPECT_NE(none.err.find("has no draft stages"), std::string::npos) << none.err;
+  const Finished mtp = with("fairy,layers=3,drafts=mtp", "3");
+  EXPECT_EQ(mtp.status, 0) << mtp.err;
+  EXPECT_NE(mtp.err.find("the MTP block of this model drafts one token"), std::string::npos) << mtp.err;
+  EXPECT_NE(mtp.out.find("drafts right"), std::string::npos) << mtp.out;
+  const Finished optional = with("fairy,layers=3", "auto");
+  EXPECT_EQ(optional.status, 0) << optional.err;
+  EXPECT_NE(optional.err.find("runs without speculation"), std::string::npos) << optional.err;
+}
+
+}  // namespace
+}  // namespace fathom::cli::testing
