@@ -335,6 +335,22 @@ TEST_P(Draws, AreThoseOfPlainSamplingOfTheSameSeedAndDraftsKeepToAllOptions) {
 INSTANTIATE_TEST_SUITE_P(Options, Draws, testing::ValuesIn(cases()),
                          [](const auto& i) { return std::string(i.param.name); });
 
+TEST(DrawsOfDrafts, EndTheThinkingWhereItMustEnd) {
+  static constexpr int32_t kEnd = 9;
+  const Case limited{"Thinking", [](GenerationRequest& r) {
+                       r.thinking = {20, kEnd};
+                       r.sampling.logit_bias = {{kEnd, -100.0}};  // never by itself
+                     }};
+  const auto plain = draw(limited, 2000, 5, nullptr);
+  const auto drafted = draw(limited, 2000, 5, std::make_unique<NearDraft>(0.5f, 0.1, kVocabulary));
+  EXPECT_EQ(drafted.tokens, plain.tokens);
+  EXPECT_GT(drafted.stats.accepted, 200);
+  for (const auto& tokens : drafted.tokens) {
+    EXPECT_EQ(tokens[1 + 20], kEnd);
+    EXPECT_EQ(std::count(tokens.begin() + 1, tokens.end(), kEnd), 1);
+  }
+}
+
 TEST(DrawsOfDrafts, ThatAreTakenForRightAreNoticed) {
   const Case& c = cases()[0];
   const auto forced =

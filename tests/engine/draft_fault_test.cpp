@@ -58,6 +58,7 @@ TEST(DraftFault, OneRightDraftIsNone) {
   EXPECT_EQ(draft_fault(s), "");
 }
 
+#ifndef FATHOM_SANITIZED  // hundreds of proposals
 TEST(DraftFault, EveryIdOutsideTheVocabulary) {
   size_t next = 0;
   const Outcome own = run({}, 70);
@@ -72,6 +73,7 @@ TEST(DraftFault, EveryIdOutsideTheVocabulary) {
   EXPECT_EQ(r.stats.offered, 0);
   EXPECT_NE(draft_fault(r.stats).find("the draft stages are damaged"), std::string::npos) << draft_fault(r.stats);
 }
+#endif
 
 TEST(DraftFault, NotOfOneIdOutsideTheVocabularyBehindRightOnes) {
   const Outcome own = run({}, 30);

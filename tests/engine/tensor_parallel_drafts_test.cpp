@@ -26,7 +26,7 @@ std::vector<GenerationRequest> some_requests() {
   std::vector<GenerationRequest> out(kSanitized ? 2 : 5);
   for (size_t i = 0; i < out.size(); ++i) {
     out[i].prompt = random_ids(rng, std::array<size_t, 5>{1, 40, 122, 130, 251}[i]);
-    out[i].max_tokens = 30;
+    out[i].max_tokens = kSanitized ? 8 : 30;
     out[i].sampling.seed = i, out[i].sampling.temperature = i % 2 ? 0.7 : 0, out[i].sampling.top_logprobs = 0;
   }
   return out;
@@ -43,6 +43,7 @@ TEST(DraftsOfParts, ChangeNoToken) {
   Engine plain(halves().config(), halves().weights, o);
   const auto want = run(plain);
   for (const int32_t speculate : {3, 5, -1}) {
+    if (kSanitized && speculate != 3) continue;
     o.speculate = speculate;
     Engine engine(halves().config(), halves().weights, o);
     const auto got = run(engine);
@@ -94,7 +95,7 @@ TEST(DraftsOfParts, LeaveTheSameBitsOnAllRanks) {
       ASSERT_EQ(row_hash(first[i], row), row_hash(second[i], row)) << "stage " << i << " row " << row;
     }
   }
-  EXPECT_GT(rows, 300);
+  EXPECT_GT(rows, kSanitized ? 30 : 300);
 }
 
 TEST(DraftsOfParts, AreComparedByTheSelfCheck) {
