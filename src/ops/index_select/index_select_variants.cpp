@@ -1,6 +1,7 @@
 // The variants of index_query and index_select. sm80 takes up to 64 heads and a topk of up to 1024, rows of q at
-// multiples of 8 bytes, and codes of queries and keys at multiples of 4. The workspace of index_select must be zeroed
-// once before its first use and then belong to this op and one stream.
+// multiples of 8 bytes, and codes of queries and keys at multiples of 4. Pages, sequences, what is visible and
+// positions are read before the previous kernel of the stream has ended: it must not write them. The workspace of
+// index_select must be zeroed once before its first use and then belong to this op and one stream.
 #include "ops/index_select/index_select.h"
 
 #ifdef FATHOM_HAVE_CUDA

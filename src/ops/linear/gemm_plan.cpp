@@ -32,15 +32,15 @@ size_t shared_for(Math m, const Plan& p, int chunk_units) {
   return std::max(staged, partial);
 }
 
-/// The largest chunk that fits; false when none does.
-bool fit(Math m, Plan& p, int units, size_t most) {
+/// The largest chunk that fits; false when none does. More than the least is under way where `wish` bytes allow it.
+bool fit(Math m, Plan& p, int units, size_t most, size_t wish) {
   const int longest = longest_slice(units, p.log2_slices), step = chunk_step(m, p.tiles);
   int chunk = longest;
   // More under way where blocks are small: the kernel before may leave memory idle. Large blocks would start later.
   p.ahead = is_wide(m) && p.tiles <= 2 && p.threads() <= 32 * kMaxWarps / 2 ? kMostAhead : kLeastAhead;
   for (;; --p.ahead) {
     p.stages = std::min(p.ahead + 1, longest);
-    if (p.ahead == kLeastAhead || shared_for(m, p, chunk) <= most) break;
+    if (p.ahead == kLeastAhead || shared_for(m, p, chunk) <= wish) break;
   }
   p.ahead = std::min(p.ahead, longest);
   if (shared_for(m, p, chunk) > most) {
@@ -75,8 +75,11 @@ Plan make_plan(Math math, int groups, int units, int64_t tokens, const DeviceInf
     const int warps = p.tiles <= 2 ? std::max(kMaxWarps / 2, p.slice_warps * least) : most_warps(math, p.tiles);
     p.group_warps = warps / p.slice_warps;
     while (p.group_warps > least && blocks(p.group_warps, p.cluster) < busy) p.group_warps /= 2;
-    if (p.threads() <= 32 * kMaxWarps / 2 && fit(math, p, units, all / 2 - 1024)) return p;
-    if (fit(math, p, units, all)) return p;
+    // All blocks at once, if two or three of them on a multiprocessor are enough for that.
+    const int64_t resident = (blocks(p.group_warps, p.cluster) + device.sm_count - 1) / std::max(1, device.sm_count);
+    const size_t wish = all / (resident > 2 ? 3 : 2) - 1024;
+    if (p.threads() <= 32 * kMaxWarps / 2 && fit(math, p, units, all / 2 - 1024, wish)) return p;
+    if (fit(math, p, units, all, wish)) return p;
   }
   fail("linear: {} bytes of shared memory are too few for a product kernel", device.shared_bytes);
 }

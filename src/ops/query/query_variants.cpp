@@ -1,4 +1,5 @@
-// The variants of query. sm80 wants heads that begin at multiples of 16 bytes.
+// The variants of query. sm80 wants heads that begin at multiples of 16 bytes. Positions are read before the previous
+// kernel of the stream has ended: it must not write them.
 #include "ops/query/query.h"
 
 namespace fathom::ops {

@@ -13,9 +13,10 @@
 
 namespace fathom::ops::mix {
 
-/// One channel of a token's streams.
+/// One channel of a token's streams, and y where a half ends.
 struct Inputs {
   bf16 x[kStreams];
+  bf16 y;
 };
 
 FATHOM_DEVICE Inputs load_inputs(const Params& p, int token, int channel) {
@@ -25,6 +26,9 @@ FATHOM_DEVICE Inputs load_inputs(const Params& p, int token, int channel) {
   FATHOM_UNROLL
   for (int k = 0; k < kStreams; ++k) in.x[k] = p.streams(t, k, channel);
   return in;
+}
+FATHOM_DEVICE void load_y(const Params& p, int token, int channel, Inputs& in) {
+  if (p.y.data && channel < p.streams.size[2]) in.y = p.y(token, channel);
 }
 
 /// What hc_post adds to post[k] y: sum_j comb[j][k] X[j], exact before it is rounded to fp32; and post[k].
@@ -48,11 +52,10 @@ FATHOM_DEVICE Carried carry(const Params& p, int token, const Inputs& in) {
 }
 
 /// X'[k] = bf(post[k] y + what is carried).
-FATHOM_DEVICE void end_half(const Params& p, int token, int channel, const Carried& c, float (&x)[kStreams]) {
-  const float y = channel < p.streams.size[2] ? to_float(p.y(token, channel)) : 0.0f;
+FATHOM_DEVICE void end_half(const Params& p, int token, int channel, bf16 y, const Carried& c, float (&x)[kStreams]) {
   FATHOM_UNROLL
   for (int k = 0; k < kStreams; ++k) {
-    const bf16 v = to_bf16(device::add(device::multiply(c.gate[k], y), c.sum[k]));
+    const bf16 v = to_bf16(device::add(device::multiply(c.gate[k], to_float(y)), c.sum[k]));
     x[k] = to_float(v);
     if (channel < p.streams.size[2]) p.streams(token, k, channel) = v;
   }
@@ -101,13 +104,15 @@ FATHOM_DEVICE void partial_block(const Params& p) {
   device::let_next_kernel_start();
   if (token >= end) return;
   if (!p.y.data) next = load_inputs(p, p.first + token, channel);
+  load_y(p, p.first + token, channel, next);
   for (const int first = token; token < end; token += kPartialWarps) {
     const Inputs in = next;
-    if (token + kPartialWarps < end) next = load_inputs(p, p.first + token + kPartialWarps, channel);
+    if (const int then = p.first + token + kPartialWarps; token + kPartialWarps < end)
+      next = load_inputs(p, then, channel), load_y(p, then, channel, next);
     float x[kStreams];
     if (p.y.data) {
       if (token > first) carried = carry(p, p.first + token, in);
-      end_half(p, p.first + token, channel, carried, x);
+      end_half(p, p.first + token, channel, in.y, carried, x);
     } else {
       FATHOM_UNROLL
       for (int k = 0; k < kStreams; ++k) x[k] = to_float(in.x[k]);

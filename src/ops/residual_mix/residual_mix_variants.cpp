@@ -1,4 +1,6 @@
 // The variants of residual_mix. sm80 wants rows that begin at multiples of 16 bytes, post and comb dense in each token.
+// Where y is given, streams, post and comb are read before the previous kernel of the stream has ended: it must not
+// write them.
 #include "ops/residual_mix/residual_mix.h"
 
 namespace fathom::ops {

@@ -1,5 +1,6 @@
 // The variants of route. The CUDA ones are the fp32-accurate product of that name and a kernel that chooses; they want
-// rows at multiples of 16 bytes and at most 512 experts.
+// rows at multiples of 16 bytes and at most 512 experts. Token ids of hash layers are read before the product has
+// ended.
 #include "ops/route/route.h"
 
 #include "ops/linear/linear.h"

@@ -1,4 +1,5 @@
 // The variants of window_write. sm80 wants rows of kv at multiples of 16 bytes and pages at multiples of 32.
+// Positions and slots are read before the previous kernel of the stream has ended: it must not write them.
 #include "ops/window_write/window_write.h"
 
 namespace fathom::ops {
