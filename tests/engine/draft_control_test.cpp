@@ -11,14 +11,14 @@
 namespace fathom {
 namespace {
 
-constexpr int64_t kMost = 5, kStarts = 6;
+constexpr int64_t kMost = 5, kStarts = 4;
 
 /// What steps and rounds of proposals cost, in seconds, by tokens; by requests and depth.
 struct Costs {
   const char* name;
   double (*step)(double tokens);
   double (*round)(double requests, double depth);
-  double noise;  // times vary by this share, and now and then one takes much longer
+  double noise;  // times vary by this share
   bool sizes;    // steps cost what the next larger recorded size costs
 };
 
@@ -81,9 +81,7 @@ class Simulated {
   double run(DraftControl& control, uint32_t seed) const {
     std::mt19937 rng(seed), noise(seed + 100);  // the same texts at any depth
     std::uniform_real_distribution<> uniform;
-    const auto around = [&](double s) {
-      return s * (1 + costs_.noise * (2 * uniform(noise) - 1)) * (uniform(noise) < 0.001 ? 4 : 1);
-    };
+    const auto around = [&](double s) { return s * (1 + costs_.noise * (2 * uniform(noise) - 1)); };
     std::vector<Request> open(static_cast<size_t>(most_));
     for (Request& r : open) r.left = output;
     double seconds = 0;
@@ -94,7 +92,8 @@ class Simulated {
       const auto tokens = static_cast<double>(fed);
       const double took = around(costs_.step(costs_.sizes ? recorded_size(tokens) : tokens));
       seconds += took;
-      control.step_took(fed, took);
+      control.step_took(fed,
+                        took * (uniform(noise) < 0.002 ? 4 : 1));  // some are held up, which is nobody's gain or loss
       for (Request& r : open) {
         generated += verify(r, control, [&] { return uniform(rng); });
         if (r.left <= 0) r = Request{{}, {}, {}, output};  // another one takes its place
@@ -156,8 +155,8 @@ void expect_near_the_best(const Simulated& engine, const std::string& what) {
 }
 
 TEST_P(Control, IsNeverFarFromTheBestFixedDepthFromTheFirstTokenOn) {
-  for (const double right : {0.0, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95})
-    for (const int64_t requests : {1, 2, 4, 16, 33, 64})
+  for (const double right : {0.0, 0.3, 0.5, 0.6, 0.75, 0.9, 0.95})
+    for (const int64_t requests : {1, 4, 16, 64})
       expect_near_the_best(Simulated(GetParam(), right, requests),
                            std::to_string(requests) + " requests, right " + std::to_string(right));
 }
@@ -166,7 +165,7 @@ TEST_P(Control, StaysThereInLongRunsWithDraftsThatOverrateThemselves) {
   for (const double right : {0.0, 0.3, 0.6, 0.9}) {
     for (const int64_t requests : {1, 4, 16}) {
       Simulated engine(GetParam(), right, requests);
-      engine.varies = true, engine.rounds = 3, engine.output = 700;
+      engine.varies = true, engine.rounds = 2, engine.output = 500;
       expect_near_the_best(engine, std::to_string(requests) + " requests, right " + std::to_string(right));
     }
   }
