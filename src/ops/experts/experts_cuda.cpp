@@ -2,7 +2,7 @@
 //
 //   sm80   mma.sync bf16, any GPU since the A100
 //   sm90   the same kernels, each starting while the one before it ends (programmatic launch)
-//   sm90_fast  with 5 tokens and more on sm_90 (MXFP4), sums in groups of 32 columns: fewer instructions
+//   sm90_fast  with 12 tokens and more on sm_90 (MXFP4), sums in groups of 32 columns: fewer instructions
 // The first two give a token the same bits in every batch. Pointers of codes, x and y must be multiples of 16 bytes,
 // those of fp4 scales of 8, and so must the distances between experts and rows. "sm90" reads weights before the
 // previous kernel of the stream has ended: it must not write them.
@@ -33,11 +33,14 @@ bool shared_fits(const ExpertsArgs& a) {
          a.shared_w1.codes.stride[0] == a.shared_w3.codes.stride[0];
 }
 
+/// With fewer, pieces are so few that a warp's own speed counts, and sums in slices are faster.
+constexpr int kFewestInGroups = 12;
+
 void run(const ExpertsArgs& a, const Launch& l, bool early, bool groups = false) {
   if (a.x.size[0] == 0) return;
   const moe::Plan plan = moe::make_plan(a, moe::most_tiles_of(l.device), early ? moe::stream_blocks_of(l.device) : 0);
   moe::Params p = moe::pack(a, plan);
-  p.groups = groups && plan.stream_blocks > 0;
+  p.groups = groups && plan.stream_blocks > 0 && p.tokens >= kFewestInGroups;
   moe::carve(a, plan, l.workspace, p);
   switch (a.w1.format) {
     case ExpertFormat::mxfp4:
