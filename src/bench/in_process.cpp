@@ -74,7 +74,11 @@ class InProcess final : public InProcessTarget {
     e.max_context = std::min(positions, o.most_tokens);
     e.cache_tokens = e.max_context * o.most_open;
     e.chunk_tokens = o.chunk;
-    e.speculate = o.drafts ? -1 : speculate_of(o.speculate, o.draft_acceptance);  // for the memory plan
+    e.speculate = o.speculate;
+    for (const int32_t depth : o.later) {
+      check_drafts(*opened.source, depth, o.say);
+      if (depth != o.speculate) e.speculate = -1;  // the memory plan is of the largest
+    }
     if (o.context > 0) {
       e.prefix_cache = false;
       // The window of each request and the rows of a chunk; no prompt is ever whole.
@@ -94,7 +98,7 @@ class InProcess final : public InProcessTarget {
 
   void set_drafts(int32_t speculate, double draft_acceptance) override {
     options_.draft_acceptance = draft_acceptance;
-    engine_options_.speculate = speculate_of(speculate, draft_acceptance);
+    engine_options_.speculate = speculate;
     engine_options_.draft_acceptance = draft_acceptance;
     engine_.reset();  // its memory first
     engine_ = std::make_unique<Engine>(model_->config(), model_->weights, engine_options_);
@@ -177,20 +181,17 @@ class InProcess final : public InProcessTarget {
     DraftCounts& d = out.drafts;
     d.steps = after.steps - before.steps, d.seconds = took;
     d.generated = after.generated_tokens - before.generated_tokens;
-    d.offered = after.speculation.offered - before.speculation.offered;
-    d.accepted = after.speculation.accepted - before.speculation.accepted;
-    d.offered_at = after.speculation.offered_at, d.accepted_at = after.speculation.accepted_at;
-    for (size_t i = 0; i < before.speculation.offered_at.size(); ++i)
-      d.offered_at[i] -= before.speculation.offered_at[i], d.accepted_at[i] -= before.speculation.accepted_at[i];
+    const SpeculationStats &drafts = after.speculation, &earlier = before.speculation;
+    d.proposals = drafts.proposals - earlier.proposals;
+    d.faults = drafts.failed + drafts.refused - earlier.failed - earlier.refused;
+    d.offered = drafts.offered - earlier.offered, d.accepted = drafts.accepted - earlier.accepted;
+    d.offered_at = drafts.offered_at, d.accepted_at = drafts.accepted_at;
+    for (size_t i = 0; i < earlier.offered_at.size(); ++i)
+      d.offered_at[i] -= earlier.offered_at[i], d.accepted_at[i] -= earlier.accepted_at[i];
     return out;
   }
 
  private:
-  /// Drafts of a cache that nobody computed say nothing, unless it is said how often they are right.
-  int32_t speculate_of(int32_t asked, double acceptance) const {
-    return options_.context > 0 && acceptance < 0 ? 0 : asked;
-  }
-
   void send(Workload& workload, uint64_t index, double due, double sent, std::map<RequestId, size_t>& open,
             LevelRun& out) {
     GenerationRequest request;

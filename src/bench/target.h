@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "bench/record.h"
 #include "bench/workload.h"
@@ -73,7 +74,7 @@ struct InProcessOptions {
   int32_t speculate = 0;         // EngineOptions::speculate
   double draft_acceptance = -1;  // EngineOptions::draft_acceptance
   double temperature = 0;
-  bool drafts = false;  // load draft stages also while speculate is 0: set_drafts() is to come
+  std::vector<int32_t> later;  // values of `speculate` that set_drafts() is to come with
 };
 
 /// A model in this process.

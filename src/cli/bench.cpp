@@ -51,12 +51,12 @@ double read_acceptance(const std::string& text) {
   return p;
 }
 
-/// Every depth with every acceptance; without drafts once.
-std::vector<DraftSetting> draft_settings(const BenchOptions& o) {
+/// Every depth with every acceptance, where those are `forced`; without drafts once.
+std::vector<DraftSetting> draft_settings(const BenchOptions& o, bool forced) {
   std::vector<DraftSetting> out;
   for (const std::string& speculate : split(o.speculate)) {
     const int32_t depth = read_speculate(speculate);
-    if (depth == 0 || o.acceptance.empty()) {
+    if (depth == 0 || !forced) {
       out.push_back({speculate, "", depth, -1});
       continue;
     }
@@ -102,6 +102,8 @@ std::unique_ptr<bench::Target> server_of(const BenchOptions& o) {
 
 std::unique_ptr<bench::InProcessTarget> model_of(const BenchOptions& o, const bench::WorkloadOptions& w,
                                                  int64_t most_open, const std::vector<DraftSetting>& drafts) {
+  std::vector<int32_t> later;
+  for (size_t i = 1; i < drafts.size(); ++i) later.push_back(drafts[i].depth);
   // A prompt's length is known only when it has been written: room for one that comes out longer.
   const int64_t context = o.context.empty() ? 0 : number_list("--context", o.context, int64_t{1} << 24, true).front();
   return bench::in_process_target({.model = choose_model(o.target, o.choice),
@@ -116,7 +118,7 @@ std::unique_ptr<bench::InProcessTarget> model_of(const BenchOptions& o, const be
                                    .speculate = drafts.front().depth,
                                    .draft_acceptance = drafts.front().probability,
                                    .temperature = o.temperature,
-                                   .drafts = drafts.size() > 1});
+                                   .later = later});
 }
 
 int written(const BenchOptions& o, const bench::Sweep& sweep) {
@@ -174,10 +176,14 @@ int run_bench(const BenchOptions& o, const Parser& parser) {
                            "--synthetic", "--exact", "--fast", "--tensor-parallel", "--profile"})
     if (url && parser.given(name))
       throw UsageError(fmt::format("{} is of a model in this process, not of a server", name));
-  const std::vector<DraftSetting> drafts = draft_settings(o);
-  if (parser.given("--draft-acceptance") &&
-      std::all_of(drafts.begin(), drafts.end(), [](const DraftSetting& d) { return d.depth == 0; }))
+  const std::vector<DraftSetting> drafts = draft_settings(o, parser.given("--draft-acceptance"));
+  const bool plain = std::all_of(drafts.begin(), drafts.end(), [](const DraftSetting& d) { return d.depth == 0; });
+  if (parser.given("--draft-acceptance") && plain)
     throw UsageError("--draft-acceptance needs --speculate auto or a number");
+  if (parser.given("--context") && !plain && !parser.given("--draft-acceptance"))
+    throw UsageError(
+        "--speculate with --context needs --draft-acceptance: drafts of a context that nobody computed are right by "
+        "chance");
   for (const char* name : {"--json", "--md", "--html", "--profile"})
     if (drafts.size() > 1 && parser.given(name))
       throw UsageError(

@@ -69,17 +69,19 @@ void check_fits(const MemoryPlan& p, const std::string& model, const ops::Comput
       size(p.graphs), size(p.total()), size(p.device_free), size(p.device_total));
 }
 
+void check_drafts(const WeightSource& source, int64_t depth, const std::function<void(const std::string&)>& say) {
+  if (depth > 0 && source.layout().draft == DraftKind::none)
+    fail("--speculate {}: {} has no draft stages; leave it off, or say auto", depth, printable(source.name(), 200));
+  const std::string few = few_drafts(source.config(), source.layout(), depth);
+  if (!few.empty() && say) say("note: " + few);
+}
+
 std::unique_ptr<LoadedModel> load_planned(OpenedModel opened, const EngineOptions& options,
                                           std::shared_ptr<ops::ComputeDevice> device,
                                           const std::function<void(const std::string&)>& say, MemoryPlan& plan) {
   LoadOptions load;
   load.shard.size = opened.ranks;
-  const DraftKind drafts = opened.source->layout().draft;
-  if (options.speculate > 0 && drafts == DraftKind::none)
-    fail("--speculate {}: {} has no draft stages; leave it off, or say auto", options.speculate,
-         printable(opened.source->name(), 200));
-  const std::string few = few_drafts(opened.source->config(), opened.source->layout(), options.speculate);
-  if (!few.empty() && say) say("note: " + few);
+  check_drafts(*opened.source, options.speculate, say);
   load.drafts = options.speculate != 0;
   if (!device->shares_host_memory()) {
     plan = plan_memory(*opened.source, options, *device, load);

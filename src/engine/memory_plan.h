@@ -41,6 +41,10 @@ std::string use_beside(const MemoryPlan& plan, const ops::ComputeDevice& device)
 /// Throws Error with the numbers when it does not fit.
 void check_fits(const MemoryPlan& plan, const std::string& model, const ops::ComputeDevice& device);
 
+/// Throws Error when `depth` drafts (EngineOptions::speculate) of a model without any are asked for; says where it has
+/// fewer. `say` may be empty.
+void check_drafts(const WeightSource& source, int64_t depth, const std::function<void(const std::string&)>& say);
+
 /// On a GPU: says the memory plan, writes it to `plan` and refuses what does not fit; then loads. `say` gets lines for
 /// people and may be empty.
 std::unique_ptr<LoadedModel> load_planned(OpenedModel opened, const EngineOptions& options,

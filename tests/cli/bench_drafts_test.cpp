@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <regex>
 
+#include "base/file.h"
 #include "cli/process.h"
 
 namespace fathom::cli::testing {
@@ -32,6 +34,8 @@ TEST(BenchDrafts, ListsThatAreNoneAreUsageErrors) {
       {"--synthetic", "fairy", "--speculate", "2", "--draft-acceptance", "1.5"},
       {"--synthetic", "fairy", "--speculate", "2", "--draft-acceptance", "0.5,x"},
       {"--synthetic", "fairy", "--speculate", "off", "--draft-acceptance", "0.5"},
+      {"--synthetic", "fairy", "--speculate", "2", "--draft-acceptance", ""},
+      {"--synthetic", "fairy", "--speculate", "off,2"},  // the context is one that nobody computed
       {"--synthetic", "fairy", "--speculate", "off,2", "--draft-acceptance", "0.5", "--json", "x.json"}};
   for (const auto& words : wrong) {
     const Finished done = run(bench(words));
@@ -48,6 +52,9 @@ TEST(BenchDrafts, SayWhatAModelHasOfThem) {
   const Finished none = with("fairy,layers=3", "2");
   EXPECT_EQ(none.status, 1);
   EXPECT_NE(none.err.find("has no draft stages"), std::string::npos) << none.err;
+  const Finished listed = with("fairy,layers=3", "off,2");
+  EXPECT_EQ(listed.status, 1);
+  EXPECT_EQ(listed.out, "") << "measured before it was refused";
   const Finished mtp = with("fairy,layers=3,drafts=mtp", "3");
   EXPECT_EQ(mtp.status, 0) << mtp.err;
   EXPECT_NE(mtp.err.find("the MTP block of this model drafts one token"), std::string::npos) << mtp.err;
@@ -55,6 +62,18 @@ TEST(BenchDrafts, SayWhatAModelHasOfThem) {
   const Finished optional = with("fairy,layers=3", "auto");
   EXPECT_EQ(optional.status, 0) << optional.err;
   EXPECT_NE(optional.err.find("runs without speculation"), std::string::npos) << optional.err;
+}
+
+TEST(BenchDrafts, CountsProposalsInTheReport) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() / "report.json";
+  const Finished done = run(bench(
+      {"--synthetic", "fairy,layers=3,drafts=dspark", "--speculate", "2", "--draft-acceptance", "0", "--json", file}));
+  ASSERT_EQ(done.status, 0) << done.err;
+  const std::string report = read_file(file);
+  std::smatch proposals;
+  ASSERT_TRUE(std::regex_search(report, proposals, std::regex("\"draft_proposals\": *([0-9]+)"))) << report;
+  EXPECT_GT(std::stoll(proposals[1]), 0);
 }
 
 }  // namespace
