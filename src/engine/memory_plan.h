@@ -18,7 +18,7 @@ namespace fathom {
 /// Bytes.
 struct MemoryPlan {
   int ranks = 1;             // of a model in parts: all numbers are of the largest, rank 0's
-  int64_t weights = 0;       // in checkpoint precision, nothing repacked
+  int64_t weights = 0;       // in checkpoint precision
   int64_t cache = 0;         // pages, index keys, compressor states
   int64_t workspaces = 0;    // activations, scratch memory of operations, batches
   int64_t graphs = 0;        // recorded steps and kernel code: an estimate

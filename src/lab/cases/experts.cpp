@@ -79,6 +79,13 @@ struct Shape {
   }
 };
 
+/// Where the variants of a GPU begin: the registry lists those of the processor first.
+size_t gpu_variants() {
+  const auto all = ops::experts_variants();
+  return static_cast<size_t>(std::ranges::find(all, ops::Backend::cuda, &ops::Variant<ops::ExpertsArgs>::backend) -
+                             all.begin());
+}
+
 /// Codes and scales; experts that no token chose get scales that make every product NaN.
 Matrix add_matrix(Case& c, const std::string& name, const Shape& s, int64_t rows, int64_t columns,
                   const std::vector<bool>& used, bool ragged, Rng& rng) {
@@ -96,8 +103,8 @@ Matrix add_matrix(Case& c, const std::string& name, const Shape& s, int64_t rows
     fill_codes(std::span(reinterpret_cast<e4m3*>(m.codes.values.data()), m.codes.values.size()), rng);
   else
     fill_bytes(m.codes.values, rng);
-  m.ordered = m.codes;  // where nothing is compared, any codes will do
-  if (ragged && s.format != ExpertFormat::fp8) {
+  m.ordered = m.codes;
+  if (gpu_variants() < ops::experts_variants().size() && s.format != ExpertFormat::fp8) {
     m.ordered = c.in<std::byte>(name + "_ordered", m.shape.codes_stride * s.experts);
     for (size_t i = 0; i + 4 <= m.codes.values.size(); i += 4) {
       uint32_t word;
@@ -175,10 +182,8 @@ Case make(Shape s, bool ragged, Rng& rng) {
   c.cost.unit = Unit::fp8;
   c.shape = fmt::format("T={} d={} inner={} E={} ({:.0f} busy) k={} {}{}", s.tokens, s.d, s.inner, s.experts, busy, s.k,
                         format_name(s.format), s.with_shared ? " +shared" : "");
-  // The registry lists the variants of the processor first.
   const auto all = ops::experts_variants();
-  const auto on_gpu = static_cast<size_t>(
-      std::ranges::find(all, ops::Backend::cuda, &ops::Variant<ops::ExpertsArgs>::backend) - all.begin());
+  const size_t on_gpu = gpu_variants();
   const auto bind = [&](ops::Variants<ops::ExpertsArgs> variants, ops::Backend backend) {
     c.bind<ops::ExpertsArgs>(
         variants, [s, backend](const Addresses& a) { return s.args(a, backend); },
