@@ -182,6 +182,7 @@ class InProcess final : public InProcessTarget {
     d.steps = after.steps - before.steps, d.seconds = took;
     d.generated = after.generated_tokens - before.generated_tokens;
     const SpeculationStats &drafts = after.speculation, &earlier = before.speculation;
+    d.forced = options_.draft_acceptance >= 0;
     d.proposals = drafts.proposals - earlier.proposals;
     d.faults = drafts.failed + drafts.refused - earlier.failed - earlier.refused;
     d.offered = drafts.offered - earlier.offered, d.accepted = drafts.accepted - earlier.accepted;

@@ -36,6 +36,7 @@ struct DraftCounts {
   int64_t proposals = 0, faults = 0;             // those that could be used; those that could not
   int64_t offered = 0, accepted = 0;             // drafts verified, and those that were right
   std::vector<int64_t> offered_at, accepted_at;  // the same by place in the proposal
+  bool forced = false;                           // right as often as was asked for, whatever the drafts were
 
   double tokens_a_step() const { return steps > 0 ? double(generated) / double(steps) : 0; }
   double steps_a_second() const { return seconds > 0 ? double(steps) / seconds : 0; }

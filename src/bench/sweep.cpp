@@ -12,6 +12,11 @@
 #include "engine/speculator.h"
 
 namespace fathom::bench {
+
+std::string load_text(const Level& l) {
+  return l.rate > 0 ? fmt::format("{:g}/s", l.rate) : fmt::format("{:g}", l.concurrency);
+}
+
 namespace {
 
 LevelRun run_level(Target& target, Workload& workload, const LevelPlan& plan, const std::string& what) {
@@ -26,10 +31,6 @@ std::string ms(double seconds) {
 
 std::string rate_text(double v) {
   return fmt::format("{:.{}f}", v, v >= 1000 ? 0 : v >= 10 ? 1 : 2);
-}
-
-std::string load_text(const Level& l) {
-  return l.rate > 0 ? fmt::format("{:g}/s", l.rate) : fmt::format("{:g}", l.concurrency);
 }
 
 std::string fit_text(const Fit& f) {
@@ -159,7 +160,7 @@ std::vector<std::string> remarks(const Sweep& s) {
     if (m.output_tokens > 0 && m.output_tokens < 0.9 * s.workload.output.mean())
       out.push_back(fmt::format("Load {}: outputs were {:.0f} tokens on average, {:g} were asked for.", load_text(l),
                                 m.output_tokens, s.workload.output.mean()));
-    if (const std::string fault = draft_fault(stats_of(m.drafts)); !fault.empty())
+    if (const std::string fault = draft_fault(stats_of(m.drafts)); !fault.empty() && !m.drafts.forced)
       out.push_back(fmt::format("Load {}: {}.", load_text(l), fault));
     if (m.cached_share > 0.05)
       out.push_back(fmt::format("Load {}: {:.0f} % of the prompt tokens came from the prefix cache.", load_text(l),

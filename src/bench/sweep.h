@@ -31,6 +31,9 @@ struct Level {
   double spread() const;
 };
 
+/// "16" open requests, or "2.5/s".
+std::string load_text(const Level& level);
+
 struct Sweep {
   std::string target, content;
   WorkloadOptions workload;

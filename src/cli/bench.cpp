@@ -72,7 +72,7 @@ std::string comparison(const std::vector<DraftSetting>& settings, const std::vec
   std::string out = fmt::format("\nTokens/s of whole runs (beside the best with drafts as good)\n{:>10}{:>12}",
                                 "drafts", "acceptance");
   for (const auto& level : sweeps.front().levels)
-    out += fmt::format("{:>16}", fmt::format("load {:g}", level.concurrency));
+    out += fmt::format("{:>16}", fmt::format("load {}", bench::load_text(level)));
   for (size_t i = 0; i < sweeps.size(); ++i) {
     out += fmt::format("\n{:>10}{:>12}", settings[i].speculate,
                        settings[i].acceptance.empty() ? "-" : settings[i].acceptance);

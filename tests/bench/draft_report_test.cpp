@@ -43,6 +43,12 @@ TEST(DraftReport, SaysWhatTheEngineSaysOfDraftsThatAreNeverRight) {
       << report_of(d);
 }
 
+TEST(DraftReport, BlamesNoDraftsThatWereToBeWrong) {
+  DraftCounts d = counted();
+  d.accepted = 0, d.accepted_at = {0, 0, 0}, d.forced = true;
+  EXPECT_EQ(report_of(d).find("draft stages"), std::string::npos) << report_of(d);
+}
+
 TEST(DraftReport, SaysSoWhenEveryProposalFailed) {
   const DraftCounts before = read_counts("fathom_engine_steps_total 5\nfathom_draft_faults_total{a=\"b\"} 3\n");
   const DraftCounts d = difference(before, read_counts("fathom_engine_steps_total 500\n"

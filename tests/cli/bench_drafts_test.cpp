@@ -64,6 +64,14 @@ TEST(BenchDrafts, SayWhatAModelHasOfThem) {
   EXPECT_NE(optional.err.find("runs without speculation"), std::string::npos) << optional.err;
 }
 
+TEST(BenchDrafts, NamesTheRateOfAnOpenLoop) {
+  const Finished done =
+      run({"bench", "--device", "cpu", "--synthetic", "fairy,layers=3,drafts=dspark", "--input", "8", "--output", "4",
+           "--rate", "200", "--requests", "4", "--no-warm-up", "--speculate", "off,2"});
+  ASSERT_EQ(done.status, 0) << done.err;
+  EXPECT_NE(done.out.find("load 200/s"), std::string::npos) << done.out;
+}
+
 TEST(BenchDrafts, CountsProposalsInTheReport) {
   const TemporaryFolder folder;
   const std::string file = folder.path() / "report.json";
