@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <map>
 #include <random>
+#include <set>
 #include <thread>
 
 #include "base/error.h"
@@ -74,11 +75,11 @@ class InProcess final : public InProcessTarget {
     e.max_context = std::min(positions, o.most_tokens);
     e.cache_tokens = e.max_context * o.most_open;
     e.chunk_tokens = o.chunk;
-    e.speculate = o.speculate;
-    for (const int32_t depth : o.later) {
-      check_drafts(*opened.source, depth, o.say);
-      if (depth != o.speculate) e.speculate = -1;  // the memory plan is of the largest
-    }
+    std::set<int32_t> depths(o.later.begin(), o.later.end());
+    depths.insert(o.speculate);
+    e.speculate = depths.size() > 1 ? -1 : o.speculate;  // the memory plan is of the largest
+    for (const int32_t depth : depths)
+      if (depth > 0 && depth != e.speculate) check_drafts(*opened.source, depth, o.say);
     if (o.context > 0) {
       e.prefix_cache = false;
       // The window of each request and the rows of a chunk; no prompt is ever whole.

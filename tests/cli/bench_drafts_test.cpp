@@ -59,9 +59,16 @@ TEST(BenchDrafts, SayWhatAModelHasOfThem) {
   EXPECT_EQ(mtp.status, 0) << mtp.err;
   EXPECT_NE(mtp.err.find("the MTP block of this model drafts one token"), std::string::npos) << mtp.err;
   EXPECT_NE(mtp.out.find("drafts right"), std::string::npos) << mtp.out;
-  const Finished optional = with("fairy,layers=3", "auto");
-  EXPECT_EQ(optional.status, 0) << optional.err;
-  EXPECT_NE(optional.err.find("runs without speculation"), std::string::npos) << optional.err;
+  const Finished larger = with("fairy,layers=3,drafts=mtp", "3,1");
+  EXPECT_EQ(larger.status, 0) << larger.err;
+  EXPECT_NE(larger.err.find("the MTP block of this model drafts one token"), std::string::npos) << larger.err;
+  for (const char* depth : {"auto", "off,auto"}) {
+    const Finished optional = with("fairy,layers=3", depth);
+    EXPECT_EQ(optional.status, 0) << optional.err;
+    const size_t at = optional.err.find("runs without speculation");
+    EXPECT_NE(at, std::string::npos) << optional.err;
+    EXPECT_EQ(at, optional.err.rfind("runs without speculation")) << optional.err;
+  }
 }
 
 TEST(BenchDrafts, NamesTheRateOfAnOpenLoop) {
