@@ -25,9 +25,9 @@ Speculator::Speculator(std::unique_ptr<DraftSource> source, int64_t depth, const
       config_(config),
       cache_(cache),
       acceptance_(acceptance),
-      control_(source_->depth(), depth, sizes) {
-  stats_.accepted_at.assign(static_cast<size_t>(source_->depth()), 0);
-  stats_.offered_at.assign(static_cast<size_t>(source_->depth()), 0);
+      control_(std::min<int64_t>(source_->depth(), kMostDrafts), depth, sizes) {
+  const auto places = static_cast<size_t>(std::min<int64_t>(source_->depth(), kMostDrafts));
+  stats_.accepted_at.assign(places, 0), stats_.offered_at.assign(places, 0);
 }
 
 std::span<const LayerCache> Speculator::rings() const {

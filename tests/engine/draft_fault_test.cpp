@@ -1,5 +1,6 @@
 // Drafts that cannot be what the checkpoint's makers meant are reported, not hidden.
 #include <array>
+#include <numeric>
 
 #include "engine/draft_shares.h"
 #include "engine/draft_support.h"
@@ -87,6 +88,23 @@ TEST(DraftFault, NotOfOneIdOutsideTheVocabularyBehindRightOnes) {
   EXPECT_GT(r.stats.accepted, 0);
   EXPECT_EQ(r.stats.offered_at[2], 0) << "the refused one and those behind it are not verified";
   EXPECT_EQ(draft_fault(r.stats), "");
+}
+
+TEST(DraftDepth, OfAutoIsBoundedToo) {
+  ModelConfig config = Fairy::get().checkpoint.config();
+  config.dspark->block_size = 2 * kMostDrafts;
+  EngineOptions o;
+  o.speculate = -1, o.draft_acceptance = 1;
+  Engine engine(config, Fairy::get().weights, o);
+  engine.add(endless(1, 60));
+  DraftUse use;
+  while (engine.step([&](const GenerationEvent& e) { use = e.drafts; })) {
+  }
+  const SpeculationStats s = engine.stats().speculation;
+  EXPECT_EQ(s.offered_at.size(), size_t{kMostDrafts});
+  EXPECT_GT(s.offered, 0);
+  EXPECT_EQ(std::accumulate(s.offered_at.begin(), s.offered_at.end(), int64_t{0}), s.offered);
+  EXPECT_EQ(std::accumulate(use.offered_at.begin(), use.offered_at.end(), int64_t{0}), use.offered);
 }
 
 TEST(DraftShares, AreThoseOfThePlacesThatWereVerified) {
