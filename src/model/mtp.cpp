@@ -31,7 +31,7 @@ struct Places {
 
   template <typename T>
   T* take(int64_t count) {
-    auto* at = reinterpret_cast<T*>(base + used);
+    auto* at = base ? reinterpret_cast<T*>(base + used) : nullptr;
     used += (static_cast<size_t>(count) * sizeof(T) + 255) / 256 * 256;
     return at;
   }

@@ -195,7 +195,9 @@ struct InputRows {
     a.index.scale = View<e8m0, 3>(scale.data(), tokens, heads, int64_t{4});
   }
   bool operator==(const InputRows& o) const {
-    const auto same = [](const auto& a, const auto& b) { return !std::memcmp(a.data(), b.data(), a.size() * 16); };
+    const auto same = [](const auto& a, const auto& b) {
+      return a.size() == b.size() && (a.empty() || !std::memcmp(a.data(), b.data(), a.size() * 16));
+    };
     return same(pages, o.pages) && same(codes, o.codes) &&
            std::ranges::equal(scale, o.scale, {}, &e8m0::bits, &e8m0::bits);
   }

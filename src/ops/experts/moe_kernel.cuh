@@ -129,9 +129,11 @@ FATHOM_DEVICE void up_tile(const Params& p, const Weight& gate, const Weight& up
   device::wait_for_previous_kernel();  // x in product order
   device::let_next_kernel_start();
 
-  const ProductOrder from{reinterpret_cast<const std::byte*>(p.x_wide) + first * kBlockBytes};
-  multiply_tile(product, source, from, tile.count, place, shared,
-                [&](int i) { return static_cast<uint32_t>(token_of(p, work, i)) * 2u * static_cast<uint32_t>(p.d); });
+  const ProductOrder from{reinterpret_cast<const std::byte*>(p.x_wide)};
+  multiply_tile(product, source, from, tile.count, place, shared, [&](int i) {
+    const auto row = static_cast<uint32_t>(token_of(p, work, i)) * 2u * static_cast<uint32_t>(p.d);
+    return row + static_cast<uint32_t>(first * kBlockBytes);
+  });
 
   const Partial<kTiles> partial{reinterpret_cast<float*>(shared)};
   partial.put(place, product.result());

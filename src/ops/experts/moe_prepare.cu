@@ -4,7 +4,7 @@
 namespace fathom::ops::moe {
 namespace {
 
-__global__ void __launch_bounds__(kPrepareThreads) experts_prepare(const __grid_constant__ Params p) {
+__global__ void __launch_bounds__(kPrepareThreads, 2) experts_prepare(const __grid_constant__ Params p) {
   extern __shared__ __align__(128) std::byte shared[];
   prepare_block(p, shared);
 }

@@ -192,9 +192,8 @@ FATHOM_DEVICE void spread_fp4(uint32_t codes, uint32_t (&out)[4]) {
 
 /// The same times `factor`.
 FATHOM_DEVICE void decode_fp4(uint32_t codes, uint32_t factor, uint32_t (&out)[4]) {
-  spread_fp4(codes, out);
   FATHOM_UNROLL
-  for (int i = 0; i < 4; ++i) out[i] = device::multiply_bf16x2(out[i], factor);
+  for (int i = 0; i < 4; ++i) out[i] = device::multiply_bf16x2(fp4_fields(codes, i), factor);
 }
 
 /// Eight e4m3 codes, likewise.
