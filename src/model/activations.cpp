@@ -1,29 +1,9 @@
 #include "model/activations.h"
 
+#include "model/layout.h"
+
 namespace fathom {
 namespace {
-
-/// Lays views out one behind the other; with a null base it only counts.
-class Layout {
- public:
-  explicit Layout(std::byte* base) : base_(base) {}
-
-  template <typename T, typename... Sizes>
-  View<T, sizeof...(Sizes)> take(Sizes... sizes) {
-    View<T, sizeof...(Sizes)> view(base_ ? reinterpret_cast<T*>(base_ + used_) : nullptr,
-                                   static_cast<int64_t>(sizes)...);
-    used_ += (static_cast<size_t>(view.count()) * sizeof(T) + 255) / 256 * 256;
-    return view;
-  }
-  Quantized quantized(int64_t rows, int64_t columns) {
-    return {take<e4m3>(rows, columns), take<e8m0>(rows, columns / 128)};
-  }
-  size_t used() const { return used_; }
-
- private:
-  std::byte* base_;
-  size_t used_ = 0;
-};
 
 Activations lay_out(Layout& at, const ModelConfig& c, int ranks, int64_t t, int64_t rows, bool features) {
   const int64_t d = c.hidden_size, heads = c.num_heads / ranks, index_heads = c.index_heads,

@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "model/cost.h"
+#include "model/layout.h"
 
 namespace fathom {
 namespace {
@@ -17,19 +18,6 @@ constexpr int64_t kSequenceCounts[] = {1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64}
 int64_t rounded_up(int64_t sequences) {
   const auto* at = std::lower_bound(std::begin(kSequenceCounts), std::end(kSequenceCounts), sequences);
   return at == std::end(kSequenceCounts) ? sequences : *at;
-}
-
-template <typename T>
-View<const T, 1> view_of(const std::vector<T>& v) {
-  return View<const T, 1>(v.data(), v.size());
-}
-
-void grow(ops::DeviceBuffer& buffer, ops::ComputeDevice& device, size_t bytes, ops::DeviceBuffer::Kind kind,
-          int64_t& generation) {
-  if (bytes <= buffer.size()) return;
-  buffer = ops::DeviceBuffer();
-  buffer = ops::DeviceBuffer(device, bytes, kind);
-  ++generation;
 }
 
 }  // namespace
@@ -58,8 +46,7 @@ void Dspark::push(View<const bf16, 2> features, View<const int32_t, 1> position,
     const int64_t n = std::min(kPushTokens, tokens - from);
     block_.act = memory_.get(n, 0);
     Activations& act = block_.act;
-    int64_t moved = 0;
-    grow(wide_, block_.device(), static_cast<size_t>(kPushTokens * (width + width / 128)), Kind::device, moved);
+    grow(wide_, block_.device(), static_cast<size_t>(kPushTokens * (width + width / 128)), Kind::device);
     const Quantized wide{View<e4m3, 2>(reinterpret_cast<e4m3*>(wide_.data()), n, width),
                          View<e8m0, 2>(reinterpret_cast<e8m0*>(wide_.data() + kPushTokens * width), n, width / 128)};
     block_.quantize(features.rows(from, n), {}, wide);
@@ -113,12 +100,11 @@ Dspark::Pass Dspark::lay_out(std::span<const Start> starts, int64_t sequences, i
 
   ops::ComputeDevice& device = block_.device();
   const int64_t pages = (tokens + kPageRows - 1) / kPageRows;
-  grow(own_, device, static_cast<size_t>(pages * ops::page_bytes(ops::RowFormat::v4, kPageRows)), Kind::device,
-       own_generation_);
+  const auto own = static_cast<size_t>(pages * ops::page_bytes(ops::RowFormat::v4, kPageRows));
   const auto drafted = static_cast<size_t>(2 * places * sequences) * sizeof(int32_t);
-  grow(drafted_, device, drafted, Kind::device, own_generation_);
-  int64_t moved = 0;
-  grow(fetched_, device, drafted, Kind::host, moved);
+  if (grow(own_, device, own, Kind::device)) ++own_generation_;
+  if (grow(drafted_, device, drafted, Kind::device)) ++own_generation_;
+  grow(fetched_, device, drafted, Kind::host);
   return p;
 }
 

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "model/cost.h"
+#include "model/layout.h"
 
 namespace fathom {
 namespace {
@@ -12,30 +13,6 @@ constexpr int64_t kPushTokens = 512;  // tokens pushed in one go: bounds the scr
 
 using cost::bytes_of;
 using Kind = ops::DeviceBuffer::Kind;
-
-template <typename T>
-View<const T, 1> view_of(const std::vector<T>& v) {
-  return View<const T, 1>(v.data(), v.size());
-}
-
-void grow(ops::DeviceBuffer& buffer, ops::ComputeDevice& device, size_t bytes, Kind kind) {
-  if (bytes <= buffer.size()) return;
-  buffer = ops::DeviceBuffer();
-  buffer = ops::DeviceBuffer(device, bytes, kind);
-}
-
-/// Views one behind the other; with a null base it only counts.
-struct Places {
-  std::byte* base = nullptr;
-  size_t used = 0;
-
-  template <typename T>
-  T* take(int64_t count) {
-    auto* at = base ? reinterpret_cast<T*>(base + used) : nullptr;
-    used += (static_cast<size_t>(count) * sizeof(T) + 255) / 256 * 256;
-    return at;
-  }
-};
 
 }  // namespace
 
@@ -88,19 +65,22 @@ void Mtp::push_part(const Batch& b, int64_t from, int64_t n, const LayerCache& r
   for (auto* v : {&ids, &slot, &all, &ends, &position}) pushed_.add(*v);
   pushed_.send();
 
-  const auto lay_out = [&](Places at) {
-    const View<bf16, 3> embedded(at.take<bf16>(n * d), n, 1, d);
-    token_ = View<bf16, 2>(at.take<bf16>(n * d), n, d);
-    stream_ = View<bf16, 3>(at.take<bf16>(n * streams * d), n, streams, d);
-    const int64_t rows = n * streams;
-    const Quantized one{View<e4m3, 2>(at.take<e4m3>(n * d), n, d),
-                        View<e8m0, 2>(at.take<e8m0>(n * d / 128), n, d / 128)};
-    const Quantized four{View<e4m3, 2>(at.take<e4m3>(rows * d), rows, d),
-                         View<e8m0, 2>(at.take<e8m0>(rows * d / 128), rows, d / 128)};
-    return std::tuple(embedded, one, four, at.used);
+  struct Inputs {
+    View<bf16, 3> embedded;
+    Quantized one, four;  // of embeddings, of streams
   };
-  grow(inputs_, block_.device(), std::get<3>(lay_out({})), Kind::device);
-  const auto [embedded, one, four, bytes] = lay_out({inputs_.data(), 0});
+  const auto lay_out = [&](Layout& at) {
+    Inputs in;
+    in.embedded = at.take<bf16>(n, 1, d);
+    token_ = at.take<bf16>(n, d), stream_ = at.take<bf16>(n, streams, d);
+    in.one = at.quantized(n, d), in.four = at.quantized(n * streams, d);
+    return in;
+  };
+  Layout size(nullptr);
+  lay_out(size);
+  grow(inputs_, block_.device(), size.used(), Kind::device);
+  Layout place(inputs_.data());
+  const auto [embedded, one, four] = lay_out(place);
 
   block_.act = memory_.get(n, 0);
   Activations& act = block_.act;

@@ -1,20 +1,10 @@
 #include "model/transformer.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "model/rank_threads.h"
 
 namespace fathom {
-namespace {
-
-/// Tables are pointers alone.
-bool same_table(const ops::OpTable& a, const ops::OpTable& b) {
-  return std::memcmp(&a, &b, sizeof a) == 0;
-}
-
-}  // namespace
-
 Transformer::Transformer(const ModelConfig& config, const Weights& weights, const ops::OpTable& ops,
                          bool draft_features)
     : weights_(weights),
@@ -127,7 +117,7 @@ bool Transformer::run_recorded(const StepBatch& batch, std::span<const LayerCach
   if (!shape) return false;
   const StepBatch& placed = batch_memory_.place(batch, *shape);
   const auto same = [&](const Recorded& r) {
-    return r.shape == *shape && r.layers == layers.data() && same_table(r.table, block_.table());
+    return r.shape == *shape && r.layers == layers.data() && r.table == block_.table();
   };
   const auto now = [&] {
     return std::array<int64_t, 3>{memory_.generation(), block_.workspace_generation(), batch_memory_.generation()};

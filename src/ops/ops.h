@@ -48,6 +48,8 @@ struct OpTable {
   // Several of the above in one launch; null where they run alone.
   const Variant<AttentionInputsArgs>* attention_inputs = nullptr;
   const Variant<CompressBothArgs>* compress_both = nullptr;
+
+  bool operator==(const OpTable&) const = default;
 };
 
 /// The variants called `name` ("ref" or "cpu"). Throws std::invalid_argument naming the op that has none.

@@ -9,6 +9,7 @@
 #include "ops/experts/experts.h"
 #include "ops/experts/moe_stream.cuh"
 #include "ops/gpu_emulator.h"
+#include "ops/order/order.h"
 
 namespace fathom::ops {
 
@@ -45,12 +46,7 @@ void emulate_stream(const moe::Params& p, const moe::Plan& plan, unsigned seed) 
 /// Codes in the order of the kernels; `to` keeps them.
 void order(ExpertWeight& w, int32_t experts, std::vector<std::byte>& to) {
   to.assign(w.codes, w.codes + w.codes_stride * experts);
-  for (size_t i = 0; i + 4 <= to.size(); i += 4) {
-    uint32_t word;
-    std::memcpy(&word, to.data() + i, 4);
-    word = order_fp4(word);
-    std::memcpy(to.data() + i, &word, 4);
-  }
+  order_codes(to);
   w.codes = to.data(), w.ordered = true;
 }
 

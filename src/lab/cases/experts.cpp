@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 
 #include "lab/cases/cases.h"
 #include "lab/cases/common.h"
-#include "ops/fp4_order.h"
+#include "ops/order/order.h"
 
 namespace fathom::lab {
 
@@ -106,12 +105,8 @@ Matrix add_matrix(Case& c, const std::string& name, const Shape& s, int64_t rows
   m.ordered = m.codes;
   if (gpu_variants() < ops::experts_variants().size() && s.format != ExpertFormat::fp8) {
     m.ordered = c.in<std::byte>(name + "_ordered", m.shape.codes_stride * s.experts);
-    for (size_t i = 0; i + 4 <= m.codes.values.size(); i += 4) {
-      uint32_t word;
-      std::memcpy(&word, m.codes.values.data() + i, 4);
-      word = ops::order_fp4(word);
-      std::memcpy(m.ordered.values.data() + i, &word, 4);
-    }
+    std::ranges::copy(m.codes.values, m.ordered.values.begin());
+    ops::order_codes(m.ordered.values);
   }
   if (s.format == ExpertFormat::nvfp4) {
     m.global = c.in<float>(name + "_global", s.experts);

@@ -1,6 +1,9 @@
 #include "ops/order/order.h"
 
+#include <cstring>
+
 #include "ops/compute_device.h"
+#include "ops/fp4_order.h"
 
 namespace fathom::ops {
 
@@ -16,6 +19,15 @@ bool order_codes(std::byte* codes, int64_t bytes, ComputeDevice& device) {
   static_cast<void>(codes), static_cast<void>(bytes);
 #endif
   return true;
+}
+
+void order_codes(std::span<std::byte> codes) {
+  for (size_t i = 0; i + 4 <= codes.size(); i += 4) {
+    uint32_t word;
+    std::memcpy(&word, codes.data() + i, 4);
+    word = order_fp4(word);
+    std::memcpy(codes.data() + i, &word, 4);
+  }
 }
 
 }  // namespace fathom::ops
