@@ -65,23 +65,31 @@ ops::RowSampling some_sampling(Rng& rng) {
 OpCases choose_cases() {
   const auto random = [](uint64_t seed) {
     Rng rng(seed);
-    std::vector<ops::RowSampling> sampling(static_cast<size_t>(rng.between(1, 9)));
+    const bool many = rng.chance(0.1);
+    std::vector<ops::RowSampling> sampling(static_cast<size_t>(many ? rng.between(20, 200) : rng.between(1, 9)));
     for (auto& how : sampling) how = some_sampling(rng);
     const auto rows = static_cast<int64_t>(sampling.size());
-    const int64_t vocabulary = rng.chance(0.7) ? rng.between(1, 2048) : rng.between(2049, 40000);
+    const int64_t vocabulary = many || rng.chance(0.7) ? rng.between(1, 2048) : rng.between(2049, 140000);
     return make(rows, strided(rows, vocabulary, 4, rng), sampling, rng.pick({0.1f, 2.0f, 6.0f}), rng);
   };
   const auto timed = [](std::string_view scenario, int64_t batch, uint64_t seed) {
     Rng rng(seed);
     ops::RowSampling how;
     if (scenario != "largest") how.scale = 1.4426950f;
-    if (scenario == "top-p") how.top_k = 50, how.top_p = 0.95;
+    const bool all = scenario == "all";
+    if (scenario == "top-k" || all) how.top_k = 50;
+    if (scenario == "top-p" || all) how.top_p = 0.95;
+    if (scenario == "min-p" || all) how.min_p = 0.05;
     std::vector<ops::RowSampling> sampling(static_cast<size_t>(batch), how);
     for (auto& one : sampling) one.random = rng.next() >> 11;
     return make(batch, dense(batch, 129280), sampling, 3, rng);
   };
-  return {"choose", "the next token of each row of logits", [] { return names_of(ops::choose_variants()); },
-          random,   {"largest", "temperature", "top-p"},    timed};
+  return {"choose",
+          "the next token of each row of logits",
+          [] { return names_of(ops::choose_variants()); },
+          random,
+          {"largest", "temperature", "top-k", "top-p", "min-p", "all"},
+          timed};
 }
 
 }  // namespace fathom::lab
