@@ -9,6 +9,7 @@
 #include "ops/gpu_emulator.h"
 
 #include "ops/choose/choose_kernel.cuh"
+#include "ops/choose/draw_kernel.cuh"
 
 namespace fathom::ops {
 
@@ -40,17 +41,26 @@ std::vector<int32_t> by_reference(const Rows& r) {
   return token;
 }
 
-std::vector<int32_t> by_kernel(const Rows& r, uint32_t seed, int times = 1) {
+/// The launches in order, on a GPU of so many SMs, on the exchange that earlier launches have left.
+std::vector<int32_t> by_kernel(const Rows& r, uint32_t seed, int sm_count, std::vector<choose::Exchange>& exchange) {
   std::vector<int32_t> token;
   const ChooseArgs a = r.args(token);
-  std::vector<choose::Exchange> exchange(token.size());
-  const int parts = static_cast<int>((r.vocabulary + choose::kPartLogits - 1) / choose::kPartLogits);
-  for (int repeat = 0; repeat < times; ++repeat)
-    device::emulator::run_grid(parts, static_cast<int>(token.size()), 1, choose::kThreads, sizeof(choose::DrawShared),
-                               false, seed, [&](std::byte* shared) {
-                                 choose::choose_block(a, exchange.data(),
-                                                      *reinterpret_cast<choose::DrawShared*>(shared));
-                               });
+  const auto rows = static_cast<int>(token.size());
+  if (exchange.size() < token.size()) exchange.assign(token.size(), choose::Exchange{});
+  const choose::Parts parts = choose::parts_of(r.vocabulary, rows, sm_count);
+  const auto launch =
+      [&]<typename Shared>(void (*block)(const ChooseArgs&, choose::Parts, choose::Exchange*, Shared&)) {
+        device::emulator::run_grid(
+            parts.count, rows, 1, choose::kThreads, sizeof(Shared), false, seed,
+            [&](std::byte* shared) { block(a, parts, exchange.data(), *reinterpret_cast<Shared*>(shared)); });
+      };
+  if (r.sampling.empty()) {
+    launch(choose::largest_block<true>);
+  } else {
+    launch(choose::largest_block<false>);
+    launch(choose::weigh_block);
+    launch(choose::draw_block);
+  }
   return token;
 }
 
@@ -64,7 +74,8 @@ TEST(Choose, TakesTheLargestLogitTheLowestIdAmongEqualsAndMarksRowsThatAreNotFin
   row(4)[r.vocabulary - 1] = 99;
   std::fill(row(5), row(6), -7.0f);
   const auto want = by_reference(r);
-  EXPECT_EQ(by_kernel(r, 3, 2), want);  // the exchange is left as it was
+  std::vector<choose::Exchange> exchange;
+  for (const int sm_count : {132, 8}) EXPECT_EQ(by_kernel(r, 3, sm_count, exchange), want);
   EXPECT_EQ(want[2], kRowNotFinite);
   EXPECT_EQ(want[3], kRowNotFinite);
   EXPECT_EQ(want[4], r.vocabulary - 1);
@@ -88,12 +99,11 @@ std::vector<RowSampling> all_filters(std::mt19937_64& random) {
 
 TEST(Choose, DrawsTheSameTokenOnEveryDeviceWithAnyFilters) {
   std::mt19937_64 random(17);
-  for (const int64_t vocabulary : {1, 5, 515, 3001, 9003}) {
+  std::vector<choose::Exchange> exchange(64);  // serves launches of all shapes
+  for (const int64_t vocabulary : {1, 5, 515, 3001, 20003}) {
     Rows r{{}, all_filters(random), vocabulary};
-    if (vocabulary > 1000) {  // a part of them, another one for each
-      std::shuffle(r.sampling.begin(), r.sampling.end(), random);
-      r.sampling.resize(12);
-    }
+    std::shuffle(r.sampling.begin(), r.sampling.end(), random);  // a part of them, another one for each
+    r.sampling.resize(vocabulary > 1000 ? 8 : 20);
     for (size_t i = 0; i < r.sampling.size(); ++i) {
       const bool ties = random() % 4 == 0;
       const float spread = random() % 3 == 0 ? 30.0f : 8.0f;  // of candidates, in powers of e
@@ -103,7 +113,7 @@ TEST(Choose, DrawsTheSameTokenOnEveryDeviceWithAnyFilters) {
       }
     }
     const auto want = by_reference(r);
-    const auto got = by_kernel(r, 11);
+    const auto got = by_kernel(r, 11, vocabulary == 3001 ? 4 : 132, exchange);
     int64_t drawn = 0;
     for (size_t i = 0; i < want.size(); ++i) {
       if (got[i] == kRowNotDrawn && vocabulary > choose::kMostCandidates) continue;  // left to the caller

@@ -1,225 +1,128 @@
-// Drawing the token of one row by one block: the same token as choose_ref, since weights are whole numbers.
-//
-// Without filters: sums of the weights in the order of ids, ever smaller ranges. With filters: one pass counts the
-// candidates above each of a few levels, a second one collects those above the highest level that holds all that the
-// filters can leave; they are sorted, and the filters are places in the sums of their weights.
+// Third launch: each block collects its part's candidates above the level that the second launch has found; the last
+// block of a row to come sorts them, and the filters are places in the sums of their weights.
 #pragma once
 
-#include <algorithm>
+#include <utility>
 
-#include "ops/choose/choose.h"
-#include "ops/choose/rank.cuh"
-#include "ops/choose/weight.h"
+#include "ops/choose/weigh_kernel.cuh"
 
 namespace fathom::ops::choose {
 
-struct DeviceArithmetic {
-  FATHOM_DEVICE static float multiply(float a, float b) { return device::multiply(a, b); }
-  FATHOM_DEVICE static float add(float a, float b) { return device::add(a, b); }
-};
-
-inline constexpr int kMostCandidates = 2048;
-/// Powers of two beside the best token's probability; the last one: all that have a weight.
-inline constexpr int kLevelCount = 9;
-FATHOM_DEVICE float level_at(int i) {
-  constexpr float levels[kLevelCount] = {-1, -2, -4, -6, -9, -13, -18, -24, -static_cast<float>(kWeightBits)};
-  return levels[i];
-}
+inline constexpr int kEach = kMostCandidates / kThreads;  // candidates of a thread: thread + i * kThreads
 
 struct DrawShared {
-  uint64_t key[kMostCandidates];        // rank_of() the candidates
-  uint64_t below[kMostCandidates + 1];  // sum of the weights before each
+  uint64_t key[2][kMostCandidates];
   uint64_t part[kWarps];
-  uint64_t weight[kLevelCount];
-  uint32_t count[kLevelCount];
-  uint32_t found, kept;
+  uint32_t found, kept, last;
 };
 
-struct Row {
-  const float* logits;
-  int vocabulary;
-  float best;
-  RowSampling how;
-
-  FATHOM_DEVICE float below_best(int id) const { return device::multiply(device::add(logits[id], -best), how.scale); }
-};
-
-FATHOM_DEVICE uint64_t sum_of_warp(uint64_t v) {
-  FATHOM_UNROLL
-  for (int mask = 16; mask > 0; mask /= 2) v += device::shuffle_from(v, device::thread_index() % 32 ^ mask);
-  return v;
-}
-
-/// The sum of `v` over the threads before this one. All threads together.
-FATHOM_DEVICE uint64_t sum_before(uint64_t v, uint64_t* part) {
-  const int warp = device::thread_index() / 32, lane = device::thread_index() % 32;
-  uint64_t sum = v;
-  FATHOM_UNROLL
-  for (int step = 1; step < 32; step *= 2) {
-    const uint64_t other = device::shuffle_from(sum, lane >= step ? lane - step : lane);
-    if (lane >= step) sum += other;
-  }
-  device::sync_block();  // `part` may still be read
-  if (lane == 31) part[warp] = sum;
-  device::sync_block();
-  sum -= v;
-  for (int w = 0; w < warp; ++w) sum += part[w];
-  return sum;
-}
-
-/// The token in whose share of all weights, in the order of ids, the random number falls.
-FATHOM_DEVICE void draw_in_order(const Row& row, DrawShared& shared, int32_t* token) {
-  const int thread = device::thread_index(), warp = thread / 32, lane = thread % 32;
-  const int range = (row.vocabulary + kThreads - 1) / kThreads * 32;  // of a warp
-  uint64_t sum = 0;
-  FATHOM_UNROLL_8
-  for (int i = lane; i < range; i += 32) {
-    const int id = warp * range + i;
-    if (id < row.vocabulary) sum += weight_of<DeviceArithmetic>(row.below_best(id));
-  }
-  sum = sum_of_warp(sum);
-  if (lane == 0) shared.part[warp] = sum;
-  device::sync_block();
-  uint64_t total = 0;
-  for (int w = 0; w < kWarps; ++w) total += shared.part[w];
-  uint64_t place = place_of(row.how.random, total);
-  int chosen = 0;
-  for (; chosen + 1 < kWarps && place >= shared.part[chosen]; ++chosen) place -= shared.part[chosen];
-
-  const int each = (range + kThreads - 1) / kThreads, first = chosen * range + thread * each;
-  const int end = std::min(std::min(first + each, (chosen + 1) * range), row.vocabulary);
-  uint64_t own = 0;
-  for (int id = first; id < end; ++id) own += weight_of<DeviceArithmetic>(row.below_best(id));
-  uint64_t below = sum_before(own, shared.part);
-  if (place < below || place >= below + own) return;
-  for (int id = first; id < end; ++id) {
-    const uint64_t weight = weight_of<DeviceArithmetic>(row.below_best(id));
-    if (place < below + weight) {
-      *token = id;
-      return;
-    }
-    below += weight;
-  }
-}
-
-/// Counts the candidates above each level and sums up their weights.
-FATHOM_DEVICE void count_levels(const Row& row, DrawShared& shared) {
-  const int thread = device::thread_index();
-  if (thread < kLevelCount) shared.weight[thread] = 0, shared.count[thread] = 0;
-  if (thread == 0) shared.found = shared.kept = 0;
-  uint64_t weight[kLevelCount] = {};
-  uint32_t count[kLevelCount] = {};
-  for (int id = thread; id < row.vocabulary; id += kThreads) {
-    const float x = row.below_best(id);
-    const uint64_t w = weight_of<DeviceArithmetic>(x);
-    if (w == 0) continue;
-    weight[kLevelCount - 1] += w, ++count[kLevelCount - 1];
-    if (x < level_at(kLevelCount - 2)) continue;
-    FATHOM_UNROLL
-    for (int l = 0; l < kLevelCount - 1; ++l)
-      if (x >= level_at(l)) weight[l] += w, ++count[l];
-  }
-  device::sync_block();
-  FATHOM_UNROLL
-  for (int l = 0; l < kLevelCount; ++l) {
-    const uint64_t w = sum_of_warp(weight[l]), n = sum_of_warp(count[l]);
-    if (thread % 32 != 0) continue;
-    add_to(&shared.weight[l], w);
-    device::atomic_add(&shared.count[l], static_cast<uint32_t>(n));
-  }
-  device::sync_block();
-}
-
-FATHOM_DEVICE bool too_small(uint64_t weight, const RowSampling& how) {
-  return static_cast<double>(weight) < how.min_p * static_cast<double>(kWeightOfBest);
-}
-
-/// Whether no token below the level can be left by the filters.
-FATHOM_DEVICE bool level_is_enough(const RowSampling& how, const DrawShared& shared, int level) {
-  if (level == kLevelCount - 1) return true;
-  if (how.top_k > 0 && shared.count[level] >= static_cast<uint32_t>(how.top_k)) return true;
-  const double wanted = how.top_p * static_cast<double>(shared.weight[kLevelCount - 1]);
-  if (how.top_k == 0 && how.top_p < 1 && static_cast<double>(shared.weight[level]) >= wanted) return true;
-  return !(how.top_k > 0 && how.top_p < 1) && too_small(weight_of<DeviceArithmetic>(level_at(level)), how);
-}
-
-/// Sorts the keys, the largest first.
-FATHOM_DEVICE void sort_keys(uint64_t* key, int count) {
-  int size = 32;
+/// Sorts the `count` keys in registers, the largest first; those behind them are 0.
+FATHOM_DEVICE void sort_keys(uint64_t (&mine)[kEach], int count, DrawShared& shared) {
+  const int thread = device::thread_index(), lane = thread % 32;
+  int size = 32, side = 0;
   while (size < count) size *= 2;
-  for (int i = device::thread_index(); i < size; i += kThreads)
-    if (i >= count) key[i] = 0;
+  const auto keep = [&](uint64_t& own, uint64_t other, int i, int width, int step) {
+    const bool larger = ((i & step) == 0) == ((i & width) == 0);
+    own = larger == (own > other) ? own : other;
+  };
+  const auto order = [&](int j, int k, int width) {
+    if ((mine[j] < mine[k]) == (((thread + j * kThreads) & width) == 0)) std::swap(mine[j], mine[k]);
+  };
+  FATHOM_UNROLL_1
   for (int width = 2; width <= size; width *= 2) {
+    FATHOM_UNROLL_1
     for (int step = width / 2; step > 0; step /= 2) {
-      device::sync_block();
-      for (int i = device::thread_index(); i < size / 2; i += kThreads) {
-        const int a = 2 * i - (i & (step - 1)), b = a + step;
-        const bool falls = (a & width) == 0;
-        const uint64_t x = key[a], y = key[b];
-        if ((x < y) == falls) key[a] = y, key[b] = x;
+      if (step == 2 * kThreads) {  // both in this thread
+        order(0, 2, width), order(1, 3, width);
+        continue;
       }
+      if (step == kThreads) {
+        order(0, 1, width), order(2, 3, width);
+        continue;
+      }
+      if (step >= 32) {  // one barrier: the next exchange takes the other side
+        FATHOM_UNROLL
+        for (int j = 0; j < kEach; ++j)
+          if (j * kThreads < size) shared.key[side][thread + j * kThreads] = mine[j];
+        device::sync_block();
+      }
+      FATHOM_UNROLL
+      for (int j = 0; j < kEach; ++j) {
+        if (j * kThreads >= size) break;
+        const int i = thread + j * kThreads;
+        const uint64_t other = step >= 32 ? shared.key[side][i ^ step] : device::shuffle_from(mine[j], lane ^ step);
+        keep(mine[j], other, i, width, step);
+      }
+      if (step >= 32) side ^= 1;
     }
   }
+}
+static_assert(kEach == 4);
+
+/// The last block: `e.list` has the candidates.
+FATHOM_DEVICE void draw_sorted(const RowSampling& how, Exchange& e, DrawShared& shared, int32_t* token) {
+  const int thread = device::thread_index(), found = static_cast<int>(e.found);
+  const Beside beside{e.best, how.scale};
+  {
+    uint64_t mine[kEach];
+    FATHOM_UNROLL
+    for (int j = 0; j < kEach; ++j)
+      mine[j] = thread + j * kThreads < found ? device::load_l2(&e.list[thread + j * kThreads]) : 0;
+    sort_keys(mine, found, shared);
+    device::sync_block();  // keys may still be read
+    FATHOM_UNROLL
+    for (int j = 0; j < kEach; ++j) shared.key[0][thread + j * kThreads] = mine[j];
+  }
+  uint64_t* const below = shared.key[1];  // the weights of the candidates before
+  const auto weight_at = [&](int i) { return beside.weight(logit_of(shared.key[0][i])); };
+  const auto weight_of_first = [&](int count) { return below[count - 1] + weight_at(count - 1); };
+  uint64_t sum = 0;
+  FATHOM_UNROLL_1
+  for (int first = 0; first < found; first += kThreads) {
+    const int i = first + thread;
+    below[i] = sum + sum_before(i < found ? weight_at(i) : 0, shared.part);
+    sum += sum_of_parts(shared.part);
+  }
+  if (thread == 0) shared.kept = 0;
   device::sync_block();
+  const int most = how.top_k > 0 ? std::min(how.top_k, found) : found;
+  double wanted = 0;
+  if (how.top_p < 1) wanted = how.top_p * static_cast<double>(how.top_k > 0 ? weight_of_first(most) : e.total);
+  uint32_t kept = 0;  // each filter leaves the first ones
+  FATHOM_UNROLL_1
+  for (int i = thread; i < most; i += kThreads) {
+    const bool in = (how.top_p >= 1 || static_cast<double>(below[i]) < wanted) && !too_small(weight_at(i), how);
+    kept += i == 0 || in;
+  }
+  kept = device::sum_of_warp(kept);
+  if (thread % 32 == 0 && kept > 0) device::atomic_add(&shared.kept, kept);
+  device::sync_block();
+  const int count = static_cast<int>(shared.kept);
+  const uint64_t place = place_of(how.random, weight_of_first(count));
+  FATHOM_UNROLL_1
+  for (int i = thread; i < count; i += kThreads)
+    if (below[i] <= place && place < weight_of_first(i + 1)) *token = id_of(shared.key[0][i]);
 }
 
-/// How many of the first `count` entries, of which this thread looks at a part, satisfy a condition that holds up to
-/// some place.
-template <typename Condition>
-FATHOM_DEVICE int count_kept(DrawShared& shared, int count, const Condition& condition) {
+FATHOM_DEVICE void draw_block(const ChooseArgs& a, Parts parts, Exchange* exchange, DrawShared& shared) {
+  device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
+  const int r = device::block_y();
+  Exchange& e = exchange[r];
+  const RowSampling how = a.sampling(r);
+  const int level = e.level;
+  if (how.scale == 0 || !how.filters() || level == kNothingMore) return;
+  if (device::thread_index() == 0) shared.found = e.before[device::block_x()];
   device::sync_block();
-  if (device::thread_index() == 0) shared.kept = 0;
-  device::sync_block();
-  uint32_t kept = 0;
-  for (int i = device::thread_index(); i < count; i += kThreads) kept += i == 0 || condition(i);
-  if (kept > 0) device::atomic_add(&shared.kept, kept);
-  device::sync_block();
-  return static_cast<int>(shared.kept);
-}
-
-FATHOM_DEVICE void draw_filtered(const Row& row, DrawShared& shared, int32_t* token) {
-  const RowSampling& how = row.how;
-  const int thread = device::thread_index();
-  count_levels(row, shared);
-  int level = 0;
-  while (!level_is_enough(how, shared, level)) ++level;
-  if (shared.count[level] > kMostCandidates) {
-    if (thread == 0) *token = kRowNotDrawn;
-    return;
-  }
-  FATHOM_UNROLL_8
-  for (int id = thread; id < row.vocabulary; id += kThreads) {
-    const float x = row.below_best(id);
-    if (x >= level_at(level) && weight_of<DeviceArithmetic>(x) > 0)
-      shared.key[device::atomic_add(&shared.found, 1u)] = rank_of(row.logits[id], id);
-  }
-  device::sync_block();
-  const int found = static_cast<int>(shared.found);
-  sort_keys(shared.key, found);
-
-  constexpr int kEach = kMostCandidates / kThreads;
-  const auto weight_at = [&](int i) {
-    return weight_beside<DeviceArithmetic>(logit_of(shared.key[i]), row.best, how.scale);
-  };
-  uint64_t own = 0;
-  for (int i = kEach * thread; i < kEach * (thread + 1) && i < found; ++i) own += weight_at(i);
-  uint64_t below = sum_before(own, shared.part);
-  for (int i = kEach * thread; i < kEach * (thread + 1) && i < found; ++i) {
-    shared.below[i] = below;
-    below += weight_at(i);
-    if (i + 1 == found) shared.below[found] = below;
-  }
-  int kept = how.top_k > 0 ? std::min(how.top_k, found) : found;
-  if (how.top_p < 1) {
-    device::sync_block();
-    const double wanted =
-        how.top_p * static_cast<double>(how.top_k > 0 ? shared.below[kept] : shared.weight[kLevelCount - 1]);
-    kept = count_kept(shared, kept, [&](int i) { return static_cast<double>(shared.below[i]) < wanted; });
-  }
-  kept = count_kept(shared, kept, [&](int i) { return !too_small(weight_at(i), how); });
-  const uint64_t place = place_of(how.random, shared.below[kept]);
-  for (int i = thread; i < kept; i += kThreads)
-    if (shared.below[i] <= place && place < shared.below[i + 1]) *token = id_of(shared.key[i]);
+  const Beside beside{e.best, how.scale};
+  const float least = level_at(level);
+  for_each_logit(a.logits.data + r * a.logits.stride[0], static_cast<int>(a.logits.size[1]), parts,
+                 [&](float v, int id) {
+                   const float x = beside(v);
+                   if (x >= least && x > level_at(kLevelCount - 1))
+                     e.list[device::atomic_add(&shared.found, 1u)] = rank_of(v, id);
+                 });
+  if (last_of_row(e, &shared.last)) draw_sorted(how, e, shared, &a.token(r));
 }
 
 }  // namespace fathom::ops::choose

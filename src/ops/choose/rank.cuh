@@ -26,21 +26,14 @@ FATHOM_DEVICE int32_t id_of(uint64_t rank) {
   return static_cast<int32_t>(0xFFFFFFFFu - static_cast<uint32_t>(rank));
 }
 
-/// Atomic, in any memory.
-#ifdef FATHOM_GPU_EMULATOR
-inline void raise(uint64_t* p, uint64_t v) {
-  *p = v > *p ? v : *p;
+FATHOM_DEVICE uint64_t largest_of_warp(uint64_t rank) {
+  const auto high = static_cast<uint32_t>(rank >> 32), best = device::largest_of_warp(high);
+  return uint64_t{best} << 32 | device::largest_of_warp(high == best ? static_cast<uint32_t>(rank) : 0u);
 }
-inline void add_to(uint64_t* p, uint64_t v) {
-  *p += v;
+FATHOM_DEVICE uint64_t sum_of_warp(uint64_t v) {
+  FATHOM_UNROLL
+  for (int mask = 16; mask > 0; mask /= 2) v += device::shuffle_from(v, device::thread_index() % 32 ^ mask);
+  return v;
 }
-#else
-FATHOM_DEVICE void raise(uint64_t* p, uint64_t v) {
-  atomicMax(reinterpret_cast<unsigned long long*>(p), static_cast<unsigned long long>(v));
-}
-FATHOM_DEVICE void add_to(uint64_t* p, uint64_t v) {
-  atomicAdd(reinterpret_cast<unsigned long long*>(p), static_cast<unsigned long long>(v));
-}
-#endif
 
 }  // namespace fathom::ops::choose
