@@ -12,9 +12,10 @@
 #include "ops/draft/draft_kernel.cuh"
 #include "ops/embed/embed_kernel.cuh"
 #include "ops/head/head.h"
-#include "ops/index_select/few_kernel.cuh"
 #include "ops/index_select/query_kernel.cuh"
 #include "ops/index_select/select_kernel.cuh"
+#include "ops/index_select/warp_scan.cuh"
+#include "ops/index_select/wide_scan.cuh"
 #include "ops/linear/linear.h"
 #include "ops/query/query_kernel.cuh"
 #include "ops/residual_mix/mix_kernel.cuh"
@@ -271,34 +272,31 @@ TEST(SmallOpsEmulated, IndexQueryQuantises) {
   });
 }
 
-void emulate_select(const IndexSelectArgs& a, int splits, int64_t patience) {
+enum class Keys { written, streamed };
+
+template <typename Scan = index_select::WarpScan>
+void emulate_select(const IndexSelectArgs& a, int splits, int64_t patience, Keys how = Keys::streamed) {
   using namespace index_select;
   Params p;
-  p.a = a, p.splits = splits, p.patience = patience;
+  p.a = a, p.splits = splits, p.patience = patience, p.page_rows = divisor_of(a.keys.page_rows);
+  p.rank = rank_for(a.topk, splits);
   const size_t tokens = static_cast<size_t>(a.q.size[0]), parts = tokens * static_cast<size_t>(splits);
   std::vector<Exchange> exchange(tokens, Exchange{});
   std::vector<uint32_t> counts(parts, 0xDEADBEEF);
   std::vector<Candidate> candidates(parts * static_cast<size_t>(a.topk), Candidate{0xDEADBEEF, 0xDEADBEEF});
   p.exchange = exchange.data(), p.counts = counts.data(), p.candidates = candidates.data();
-  grid(splits, a.q.size[0], kThreads, sizeof(Shared),
-       [&](std::byte* shared) { select_block(p, *reinterpret_cast<Shared*>(shared)); });
-  for (const Exchange& e : exchange) {  // left as it was
-    EXPECT_EQ(e.counted + e.written, 0u);
-    EXPECT_TRUE(std::ranges::all_of(e.bins, [](uint32_t n) { return n == 0; }));
+  std::vector<device::Words4> keys;
+  if (how == Keys::written) {
+    p.keys_each = kManyEntries;
+    keys.resize(tokens * kManyEntries / 8, device::Words4{{~0u, ~0u, ~0u, ~0u}});
+    p.keys = reinterpret_cast<uint16_t*>(keys.data());
   }
-}
-
-void emulate_select_few(const IndexSelectArgs& a, int splits) {
-  using namespace index_select;
-  Params p;
-  p.a = a, p.splits = splits;
-  const size_t tokens = static_cast<size_t>(a.q.size[0]);
-  std::vector<Exchange> exchange(tokens, Exchange{});
-  std::vector<device::Words4> scores(tokens * kFewEntries / 8, device::Words4{{~0u, ~0u, ~0u, ~0u}});
-  p.exchange = exchange.data(), p.scores = reinterpret_cast<uint16_t*>(scores.data());
-  grid(splits, a.q.size[0], kThreads, sizeof(FewShared),
-       [&](std::byte* shared) { few_block(p, *reinterpret_cast<FewShared*>(shared)); });
-  for (const Exchange& e : exchange) EXPECT_EQ(e.written, 0u);
+  grid(splits, a.q.size[0], kThreads, sizeof(Scan),
+       [&](std::byte* shared) { select_block(p, *reinterpret_cast<Scan*>(shared)); });
+  for (const Exchange& e : exchange) {  // left as it was
+    EXPECT_EQ(e.written, 0u);
+    EXPECT_TRUE(std::ranges::all_of(e.reached, [](uint32_t n) { return n == 0; }));
+  }
 }
 
 TEST(SmallOpsEmulated, IndexSelectOfFewEntries) {
@@ -306,31 +304,63 @@ TEST(SmallOpsEmulated, IndexSelectOfFewEntries) {
   check<IndexSelectArgs>("index_select", 16, [&](const IndexSelectArgs& a) {
     const bool aligned = (reinterpret_cast<uintptr_t>(a.keys.data) | static_cast<uintptr_t>(a.keys.stride)) % 16 == 0;
     few += aligned;
-    if (aligned)
-      emulate_select_few(a, 3);
+    if (index_select::is_wide(a))
+      emulate_select<index_select::WideScan>(a, 3, 0, Keys::written);
     else
-      emulate_select(a, 1, 0);
+      emulate_select(a, 3, 0, aligned ? Keys::written : Keys::streamed);
   });
   EXPECT_GT(few, 4);
 }
 
 TEST(SmallOpsEmulated, IndexSelectByOneBlock) {
-  check<IndexSelectArgs>("index_select", 12, [](const IndexSelectArgs& a) { emulate_select(a, 1, 0); });
+  check<IndexSelectArgs>("index_select", 6, [](const IndexSelectArgs& a) { emulate_select(a, 1, 0); });
+}
+
+TEST(SmallOpsEmulated, IndexSelectByWarpgroups) {
+  int wide = 0;
+  check<IndexSelectArgs>("index_select", 16, [&](const IndexSelectArgs& a) {
+    wide += index_select::is_wide(a);
+    if (index_select::is_wide(a))
+      emulate_select<index_select::WideScan>(a, 1 + wide % 3, wide % 2 << 20);
+    else
+      emulate_select(a, 1, 0);
+  });
+  EXPECT_GE(wide, 2);
+}
+
+TEST(SmallOpsEmulated, DivisionByProductsIsExact) {
+  for (int32_t d : {1, 2, 3, 7, 64, 100, 255, 256, 4097, 2'147'483'647}) {
+    const index_select::Divisor by = index_select::divisor_of(d);
+    for (int64_t n : {int64_t{0}, int64_t{1}, int64_t{d} - 1, int64_t{d}, int64_t{d} + 1, int64_t{1'000'000'007},
+                      int64_t{2'147'483'647} / d * d - 1, int64_t{2'147'483'646}, int64_t{2'147'483'647}})
+      if (n >= 0 && n <= 2'147'483'647) {
+        EXPECT_EQ(static_cast<int64_t>(static_cast<uint64_t>(n) * by.factor >> by.shift), n / d) << n << " / " << d;
+      }
+  }
 }
 
 TEST(SmallOpsEmulated, IndexSelectByBlocksThatWaitForEachOther) {
-  check<IndexSelectArgs>("index_select", 12, [](const IndexSelectArgs& a) { emulate_select(a, 5, 1 << 20); });
+  check<IndexSelectArgs>("index_select", 6, [](const IndexSelectArgs& a) { emulate_select(a, 5, 1 << 20); });
 }
 
 TEST(SmallOpsEmulated, IndexSelectByBlocksThatDoNotWait) {
-  check<IndexSelectArgs>("index_select", 12, [](const IndexSelectArgs& a) { emulate_select(a, 3, 0); });
+  check<IndexSelectArgs>("index_select", 6, [](const IndexSelectArgs& a) { emulate_select(a, 3, 0); });
 }
 
 /// Many entries of few different scores: ties go to the earlier entry, buffers overflow, candidates fill many rounds.
 TEST(SmallOpsEmulated, IndexSelectIsExactWithTiesAndLongStreams) {
   constexpr int32_t kTopk = 300, kPageRows = 64;
-  for (int splits : {1, 7, 0, -5}) {  // not above 0: the kernel of few entries
-    const int32_t kVisible = splits > 0 ? 5000 : index_select::kFewEntries + splits;
+  struct Way {
+    int splits;
+    bool wide;
+    Keys keys;
+    int32_t visible;
+  };
+  for (const Way way :
+       {Way{1, false, Keys::streamed, 5000}, Way{7, false, Keys::streamed, 5000}, Way{1, true, Keys::streamed, 5000},
+        Way{7, true, Keys::streamed, 5000}, Way{9, false, Keys::written, 4096}, Way{4, true, Keys::written, 4091},
+        Way{3, false, Keys::written, 5000}, Way{3, true, Keys::written, 5000}}) {
+    const int32_t kVisible = way.visible;
     std::vector<device::Words4> keys(static_cast<size_t>(index_page_bytes(kPageRows)) * 79 / 16);
     IndexSelectArgs a;
     a.keys = {reinterpret_cast<std::byte*>(keys.data()), index_page_bytes(kPageRows), kPageRows};
@@ -357,11 +387,11 @@ TEST(SmallOpsEmulated, IndexSelectIsExactWithTiesAndLongStreams) {
     a.head_weight = View<const bf16, 2>(weight.data(), 1, 1);
     a.sequence = View<const int32_t, 1>(sequence.data(), 1), a.visible = View<const int32_t, 1>(visible.data(), 1);
     a.topk = kTopk, a.index = View<int32_t, 2>(index.data(), 1, kTopk), a.length = View<int32_t, 1>(length.data(), 1);
-    if (splits > 0)
-      emulate_select(a, splits, 0);
+    if (way.wide)
+      emulate_select<index_select::WideScan>(a, way.splits, 0, way.keys);
     else
-      emulate_select_few(a, 9 + splits);
-    EXPECT_EQ(index, want) << splits << " blocks";
+      emulate_select(a, way.splits, 0, way.keys);
+    EXPECT_EQ(index, want) << way.splits << (way.wide ? " wide" : "") << " blocks, " << way.visible;
     EXPECT_EQ(length[0], kTopk);
   }
 }

@@ -1,52 +1,22 @@
-// Exact top-k where a token sees at most kFewEntries entries: every warp scores tiles of 16 entries, the last block of
-// a token finds the k-th largest key by halving and writes what is chosen. Little code, each line of it executed about
-// once: in a step it comes from memory, because the weights of a layer have displaced it from the caches.
+// Exact top-k where a token sees at most 16,384 entries: the blocks of a token write the keys to memory, two bytes
+// each, the last one chooses. In a step the code comes from memory, because the weights of a layer have displaced it
+// from the caches: each line of it is executed about once.
 #pragma once
 
 #include "ops/index_select/score_kernel.cuh"
+#include "ops/index_select/selection.cuh"
 
 namespace fathom::ops::index_select {
 
-inline constexpr int kFewTile = 16, kThreadEntries = kFewEntries / kThreads;
-
-struct FewShared {
-  Queries queries;
-  uint32_t count[2][kWarps];
-  uint32_t flag;
-};
-
-/// Sum of the warps' values, which are the same in all lanes of a warp; `turn` alternates.
-FATHOM_DEVICE uint32_t sum_of_block(uint32_t v, int turn, FewShared& shared) {
-  uint32_t* count = shared.count[turn];
-  if (device::lane_index() == 0) count[device::warp_index()] = v;
-  device::sync_block();
-  uint32_t sum = 0;
-  FATHOM_UNROLL
-  for (int w = 0; w < kWarps; ++w) sum += count[w];
-  return sum;
-}
-
-/// The k-th largest of the block's keys. `key`: key + 1, 0 where there is none.
-FATHOM_DEVICE uint32_t kth_key(const uint32_t (&key)[kThreadEntries], uint32_t k, FewShared& shared) {
-  uint32_t limit = 0;
-  FATHOM_UNROLL_1
-  for (int bit = 15; bit >= 0; --bit) {
-    const uint32_t larger = limit | 1u << bit;
-    uint32_t count = 0;
-    FATHOM_UNROLL
-    for (int i = 0; i < kThreadEntries; ++i) count += key[i] > larger;
-    if (sum_of_block(device::sum_of_warp(count), bit & 1, shared) >= k) limit = larger;
-  }
-  return limit;
-}
-
-/// Chooses among all scores of the token. A thread has kThreadEntries neighbouring entries.
-FATHOM_DEVICE void choose_few(const Params& p, int64_t t, const Keys& keys, FewShared& shared) {
-  const int thread = device::thread_index(), lane = device::lane_index(), first = kThreadEntries * thread;
+/// Chooses among all keys of the token, at most kFewEntries: a thread has 16 neighbouring ones.
+FATHOM_DEVICE void choose_few(const Params& p, int64_t t, Selection& shared) {
+  constexpr int kThreadEntries = kFewEntries / kThreads;
+  const Keys& keys = shared.keys;
+  const int first = kThreadEntries * device::thread_index();
   const int32_t page = first / keys.page_rows, row = first - page * keys.page_rows;
   const int32_t slot = first < keys.visible ? keys.pages[page] * keys.page_rows + row : 0;
   uint32_t key[kThreadEntries];
-  const auto* words = reinterpret_cast<const device::Float4*>(p.scores + t * kFewEntries + first);
+  const auto* words = reinterpret_cast<const device::Float4*>(p.keys + t * p.keys_each + first);
   FATHOM_UNROLL
   for (int w = 0; w < kThreadEntries / 8; ++w) {
     const device::Float4 eight = device::load_l2(words + w);
@@ -57,80 +27,169 @@ FATHOM_DEVICE void choose_few(const Params& p, int64_t t, const Keys& keys, FewS
       key[8 * w + i] = first + 8 * w + i < keys.visible ? at + 1 : 0;
     }
   }
-  const auto k = static_cast<uint32_t>(p.a.topk);
-  const uint32_t limit = kth_key(key, k, shared);
-  uint32_t greater = 0, equal = 0;
-  FATHOM_UNROLL
-  for (int i = 0; i < kThreadEntries; ++i) {
-    greater |= static_cast<uint32_t>(key[i] > limit + 1) << i;
-    equal |= static_cast<uint32_t>(key[i] == limit + 1) << i;
+  const Picked picked = pick_best(key, static_cast<uint32_t>(p.a.topk), shared.counts);
+  int place = picked.place;
+  FATHOM_UNROLL_1
+  for (uint32_t rest = picked.keys; rest != 0; rest &= rest - 1) {
+    const int i = device::lowest_bit(rest);
+    p.a.index(t, place++) = row + i < keys.page_rows ? slot + i : slot_of(keys, first + i);
   }
-  // What threads before this one have: greater ones in the low half, equal ones in the high half.
-  const uint32_t own =
-      static_cast<uint32_t>(device::count_bits(greater)) | static_cast<uint32_t>(device::count_bits(equal)) << 16;
-  auto through = static_cast<int>(own);
+}
+
+/// A thread's neighbouring entries where a token sees more: a multiple of 8, at most 64.
+inline constexpr int kMostWords = kManyEntries / kThreads / 32;
+struct Span {
+  const uint16_t* keys;
+  int first, count, visible;
+};
+FATHOM_DEVICE Span span_of(const uint16_t* scores, int32_t visible) {
+  const int count = (visible + 8 * kThreads - 1) / (8 * kThreads) * 8, first = count * device::thread_index();
+  return {scores + first, first, count, visible};
+}
+/// Keys `at` to at + 31 of the span, two a word; 0 where there is none.
+FATHOM_DEVICE void load_keys(const Span& span, int at, uint32_t (&word)[16]) {
+  FATHOM_UNROLL
+  for (int j = 0; j < 4; ++j) {
+    const int left = at + 8 * j < span.count ? span.visible - (span.first + at + 8 * j) : 0;  // keys from here on
+    device::Float4 v = {};
+    if (left > 0) v = device::load_l2(reinterpret_cast<const device::Float4*>(span.keys + at + 8 * j));
+    const float part[4] = {v.x, v.y, v.z, v.w};
+    FATHOM_UNROLL
+    for (int w = 0; w < 4; ++w)
+      word[4 * j + w] = std::bit_cast<uint32_t>(part[w]) & (left > 2 * w + 1 ? ~0u : left > 2 * w ? 0xFFFFu : 0u);
+  }
+}
+/// Bit i of word w: key 32 w + i is at least `limit`, which is not 0. Returns how many are.
+FATHOM_DEVICE int mark(const Span& span, uint32_t limit, uint32_t (&marks)[kMostWords]) {
+  int count = 0;
+  FATHOM_UNROLL
+  for (int w = 0; w < kMostWords; ++w) {
+    marks[w] = 0;
+    if (32 * (w & ~1) >= span.count) continue;  // two words on their way at once
+    uint32_t word[16];
+    load_keys(span, 32 * w, word);
+    FATHOM_UNROLL
+    for (int i = 0; i < 32; ++i) marks[w] |= (i % 2 ? word[i / 2] >> 16 : word[i / 2] & 0xFFFF) >= limit ? 1u << i : 0;
+    count += device::count_bits(marks[w]);
+  }
+  return count;
+}
+/// Calls use(entry) for each mark, in order.
+template <typename Use>
+FATHOM_DEVICE void each_marked(const Span& span, const uint32_t (&marks)[kMostWords], const Use& use) {
+  FATHOM_UNROLL
+  for (int w = 0; w < kMostWords; ++w) {
+    FATHOM_UNROLL_1
+    for (uint32_t rest = marks[w]; rest != 0; rest &= rest - 1) use(span.first + 32 * w + device::lowest_bit(rest));
+  }
+}
+/// The sum of `v` over the threads before this one, and over all.
+FATHOM_DEVICE int sum_before(int v, int turn, Counts& counts, int* all) {
+  const int lane = device::lane_index();
+  int through = v;
   FATHOM_UNROLL
   for (int step = 1; step < 32; step *= 2) {
     const int other = device::shuffle_int(through, (lane - step) & 31);
     if (lane >= step) through += other;
   }
-  const uint32_t all = sum_of_block(static_cast<uint32_t>(device::shuffle_int(through, 31)), 1, shared);
-  uint32_t before = static_cast<uint32_t>(through) - own;
-  for (int w = 0; w < device::warp_index(); ++w) before += shared.count[1][w];
-  const auto equal_before = static_cast<int>(before >> 16), wanted = static_cast<int>(k - (all & 0xFFFF));
-  int place = static_cast<int>(before & 0xFFFF) + (equal_before < wanted ? equal_before : wanted);
-  int left = wanted - equal_before;  // equal ones that may still be chosen: the earlier entries
-  FATHOM_UNROLL_1
-  for (uint32_t rest = greater | equal; rest != 0; rest &= rest - 1) {
-    const int i = device::lowest_bit(rest);
-    if (equal >> i & 1 && left-- <= 0) continue;
-    p.a.index(t, place++) = row + i < keys.page_rows ? slot + i : slot_of(keys, first + i);
-  }
+  uint32_t before;
+  *all = static_cast<int>(sum_of_block(static_cast<uint32_t>(device::shuffle_int(through, 31)), turn, counts, &before));
+  return static_cast<int>(before) + through - v;
 }
 
-/// Grid (splits, tokens). Rows of keys at multiples of 16 bytes. Pages, sequences and what is visible are read before
-/// the previous kernel has ended.
-FATHOM_DEVICE void few_block(const Params& p, FewShared& shared) {
-  const int split = device::block_x(), thread = device::thread_index(), lane = device::lane_index();
-  const int64_t t = device::block_y();
-  const Keys keys = keys_of(p.a, t);
-  const int32_t k = p.a.topk, tiles = keys.visible <= k ? 0 : (keys.visible + kFewTile - 1) / kFewTile;
-  int32_t tile = device::warp_index() * p.splits + split;
-  RowPlace place = {0, 0};
-  if (tile < tiles) place = place_row(keys, kFewTile * tile);
-  device::wait_for_previous_kernel();
-  device::let_next_kernel_start();
-  if (split == 0 && thread == 0) p.a.length(t) = keys.visible < k ? keys.visible : k;
-  if (tiles == 0) {
-    for (int i = split * kThreads + thread; i < k; i += p.splits * kThreads)
-      p.a.index(t, i) = i < keys.visible ? slot_of(keys, i) : -1;
+/// The k-th largest of all keys: 16 halvings.
+FATHOM_DEVICE uint32_t kth_of_many(const Span& span, int k, Counts& counts) {
+  uint32_t limit = 0, marks[kMostWords];
+  FATHOM_UNROLL_1
+  for (int bit = 15; bit >= 0; --bit) {
+    const uint32_t larger = limit | 1u << bit, mine = static_cast<uint32_t>(mark(span, larger, marks));
+    if (sum_of_block(device::sum_of_warp(mine), bit & 1, counts) >= static_cast<uint32_t>(k)) limit = larger;
+  }
+  return limit;
+}
+
+/// Chooses among all keys of the token, at most kManyEntries. The largest keys of 2,048 groups come first: k of them
+/// reach a key that therefore k entries reach, and hardly more entries do.
+FATHOM_DEVICE void choose_many(const Params& p, int64_t t, Selection& shared) {
+  const int thread = device::thread_index(), k = p.a.topk;
+  const Keys& keys = shared.keys;
+  const uint16_t* scores = p.keys + t * p.keys_each;
+  const Span span = span_of(scores, keys.visible);
+  uint32_t most[4] = {}, group[8];
+  FATHOM_UNROLL_1
+  for (int at = 0; at < span.count; at += 64) {
+    uint32_t word[2][16];  // on their way at once
+    load_keys(span, at, word[0]), load_keys(span, at + 32, word[1]);
+    FATHOM_UNROLL
+    for (int w = 0; w < 32; ++w) most[w % 4] = device::largest_halves(most[w % 4], word[w / 16][w % 16]);
+  }
+  FATHOM_UNROLL
+  for (int w = 0; w < 8; ++w) group[w] = (most[w / 2] >> w % 2 * 16 & 0xFFFF) + 1;
+  uint32_t least = kth_key(group, static_cast<uint32_t>(k), shared.counts), marks[kMostWords];
+  least = least == 0 ? 1 : least;
+  int found, at = sum_before(mark(span, least, marks), 1, shared.counts, &found);
+  int place;
+  if (found <= kBufferKeys) {
+    each_marked(span, marks, [&](int entry) { shared.buffer_entry[at++] = static_cast<uint32_t>(entry); });
+    device::sync_block();
+    uint32_t key[kBufferKeys / kThreads], entry[kBufferKeys / kThreads];
+    FATHOM_UNROLL
+    for (int i = 0; i < kBufferKeys / kThreads; ++i) {
+      const int mine = kBufferKeys / kThreads * thread + i;
+      entry[i] = mine < found ? shared.buffer_entry[mine] : 0;
+      key[i] = mine < found ? scores[entry[i]] + 1u : 0;
+    }
+    const Picked picked = pick_best(key, static_cast<uint32_t>(k), shared.counts);
+    place = picked.place;
+    FATHOM_UNROLL
+    for (int i = 0; i < kBufferKeys / kThreads; ++i)
+      if (picked.keys >> i & 1) p.a.index(t, place++) = slot_of(keys, static_cast<int32_t>(entry[i]));
     return;
   }
-  Tile<1> rows;
-  if (tile < tiles) load_tile<true>(keys, place, rows);
-  load_queries(p.a, t, shared.queries);
+  // Many equal keys.
   device::sync_block();
-  const int head_tiles = (static_cast<int>(p.a.q.size[1]) + 15) / 16 * 2;
-  FATHOM_UNROLL_1
-  while (tile < tiles) {  // the same for a whole warp
-    Rows<1> factors;
-    spread_tile<1>(rows, factors);
-    uint16_t* to = p.scores + t * kFewEntries + kFewTile * tile;
-    tile += p.splits * kWarps;
-    if (tile < tiles) load_tile<true>(keys, place_row(keys, kFewTile * tile), rows);
-    const uint32_t key = score_rows<1>(factors, head_tiles, shared.queries);
-    if (lane % 4 < 2) to[lane % 4 * 8 + lane / 4] = static_cast<uint16_t>(key);
-  }
+  const uint32_t limit = kth_of_many(span, k, shared.counts);
+  uint32_t above[kMostWords];
+  int greater, all;
+  const int greater_before = sum_before(mark(span, limit + 1, above), 1, shared.counts, &greater);
+  int equal_before = sum_before(mark(span, limit, marks), 0, shared.counts, &all) - greater_before;
+  const int wanted = k - greater;
+  place = greater_before + (equal_before < wanted ? equal_before : wanted);
+  each_marked(span, marks, [&](int entry) {
+    const int bit = entry - span.first;
+    uint32_t word = 0;
+    FATHOM_UNROLL
+    for (int w = 0; w < kMostWords; ++w) word = w == bit / 32 ? above[w] : word;
+    const bool is_greater = word >> bit % 32 & 1;
+    if (is_greater || equal_before++ < wanted) p.a.index(t, place++) = slot_of(keys, entry);
+  });
+}
+
+/// Blocks of a token that have something to do: each takes 16 entries a warp at a time.
+FATHOM_DEVICE int few_blocks(const Params& p, int32_t visible) {
+  constexpr int kEntries = 16 * kWarps;
+  const int wanted = (visible + kEntries - 1) / kEntries;
+  return wanted < p.splits ? wanted : p.splits;
+}
+/// The block's share of the keys, then the choice by the last block. `blocks`: few_blocks().
+template <typename Scan>
+FATHOM_DEVICE void select_few(const Params& p, int64_t t, int blocks, const typename Scan::First& first, Scan& scan) {
+  Selection& shared = scan.choice;
+  scan.write_keys(p, t, blocks, first, p.keys + t * p.keys_each);
   device::fence();
   device::sync_block();
-  if (thread == 0) {
+  if (device::thread_index() == 0) {
     uint32_t& written = p.exchange[t].written;
-    shared.flag = device::atomic_add(&written, 1u) + 1 == static_cast<uint32_t>(p.splits);
+    shared.flag = device::atomic_add(&written, 1u) + 1 == static_cast<uint32_t>(blocks);
     if (shared.flag) written = 0;
     device::fence();
   }
   device::sync_block();
-  if (shared.flag) choose_few(p, t, keys, shared);
+  if (!shared.flag) return;
+  if (shared.keys.visible <= kFewEntries)
+    choose_few(p, t, shared);
+  else
+    choose_many(p, t, shared);
 }
 
 }  // namespace fathom::ops::index_select

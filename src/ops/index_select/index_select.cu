@@ -1,7 +1,8 @@
 #include "ops/device/launch.cuh"
-#include "ops/index_select/few_kernel.cuh"
 #include "ops/index_select/query_kernel.cuh"
 #include "ops/index_select/select_kernel.cuh"
+#include "ops/index_select/warp_scan.cuh"
+#include "ops/index_select/wide_scan.cuh"
 
 namespace fathom::ops {
 namespace {
@@ -9,8 +10,9 @@ namespace {
 __global__ void __launch_bounds__(32 * index_query::kWarps) index_queries(const __grid_constant__ IndexQueryArgs a) {
   index_query::query_block(a, static_cast<int>(blockIdx.x), static_cast<int>(blockIdx.y));
 }
-/// Where two blocks a multiprocessor would take registers that the scores need, there is one.
-#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ >= 1000)
+/// Where two blocks a multiprocessor would take registers that the scores need, there is one. (On sm_90 the warpgroup
+/// kernels below do the work, two of them.)
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 800 || __CUDA_ARCH__ >= 900)
 constexpr int kResident = 1;
 #else
 constexpr int kResident = 2;
@@ -18,14 +20,23 @@ constexpr int kResident = 2;
 
 __global__ void __launch_bounds__(index_select::kThreads, kResident)
     select_entries(const __grid_constant__ index_select::Params p) {
-  __shared__ index_select::Shared shared;
-  index_select::select_block(p, shared);
+  __shared__ index_select::WarpScan shared;
+  index_select::select_block<false, true>(p, shared);
 }
 
 __global__ void __launch_bounds__(index_select::kThreads, 2)
-    select_few(const __grid_constant__ index_select::Params p) {
-  __shared__ index_select::FewShared shared;
-  index_select::few_block(p, shared);
+    select_few_entries(const __grid_constant__ index_select::Params p) {
+  __shared__ index_select::WarpScan shared;
+  index_select::select_block<true, false>(p, shared);
+}
+
+/// sm_90a; elsewhere it is never launched.
+__global__ void __launch_bounds__(index_select::kThreads, 2)
+    select_wide(const __grid_constant__ index_select::Params p) {
+#ifdef FATHOM_WGMMA
+  __shared__ index_select::WideScan shared;
+  index_select::select_block(p, shared);
+#endif
 }
 
 }  // namespace
@@ -36,30 +47,39 @@ void index_query_sm80(const IndexQueryArgs& a, const Launch& l) {
                  l.stream, a);
 }
 
-void index_select_sm80(const IndexSelectArgs& a, const Launch& l) {
+namespace {
+
+void launch_select(const IndexSelectArgs& a, const Launch& l, bool wide) {
   using namespace index_select;
-  constexpr int64_t kPatience = 6000;  // cycles: about the time a block's scan differs from another's
+  constexpr int64_t kPatience = 12000;  // cycles: more than a block's scan differs from another's
+  const Kernel which = kernel_for(a, l.device, wide);
   Params p;
-  p.a = a, p.splits = splits_for(a, l.device), p.patience = kPatience;
-  const Workspace w = workspace_for(a, l.device);
-  const bool early = l.device.compute_capability >= 90;
-  const auto grid = [&] { return dim3(static_cast<unsigned>(p.splits), static_cast<unsigned>(a.q.size[0])); };
-  auto* base = static_cast<std::byte*>(l.workspace);
-  if (const int few = few_splits(a, l.device); few > 0) {
-    p.splits = few, p.exchange = reinterpret_cast<Exchange*>(base);
-    p.scores = reinterpret_cast<uint16_t*>(base + w.counts_at);
-    return device::launch("index_select", select_few, {grid(), kThreads, 0, early}, l.stream, p);
-  }
-  if (p.splits > 1) {
+  p.a = a, p.splits = splits_for(a, l.device, which), p.rank = rank_for(a.topk, p.splits), p.patience = kPatience;
+  p.page_rows = divisor_of(a.keys.page_rows);
+  const Workspace w = workspace_for(a, l.device, which);
+  if (w.total > 0) {
+    auto* base = static_cast<std::byte*>(l.workspace);
     p.exchange = reinterpret_cast<Exchange*>(base);
     p.counts = reinterpret_cast<uint32_t*>(base + w.counts_at);
     p.candidates = reinterpret_cast<Candidate*>(base + w.candidates_at);
+    if (w.keys_each > 0) p.keys = reinterpret_cast<uint16_t*>(base + w.keys_at), p.keys_each = w.keys_each;
   }
+  const dim3 grid(static_cast<unsigned>(p.splits), static_cast<unsigned>(a.q.size[0]));
+  const auto kernel = which == Kernel::wide ? select_wide : which == Kernel::few ? select_few_entries : select_entries;
   // Two blocks a multiprocessor need 80 KB of shared memory there, more than the driver sets apart by itself.
-  device::check("index_select", "division of the cache",
-                cudaFuncSetAttribute(select_entries, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                     cudaSharedmemCarveoutMaxShared));
-  device::launch("index_select", select_entries, {grid(), kThreads, 0, early}, l.stream, p);
+  device::check(
+      "index_select", "division of the cache",
+      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
+  device::launch("index_select", kernel, {grid, kThreads, 0, l.device.compute_capability >= 90}, l.stream, p);
+}
+
+}  // namespace
+
+void index_select_sm80(const IndexSelectArgs& a, const Launch& l) {
+  launch_select(a, l, false);
+}
+void index_select_sm90(const IndexSelectArgs& a, const Launch& l) {
+  launch_select(a, l, true);
 }
 
 }  // namespace fathom::ops

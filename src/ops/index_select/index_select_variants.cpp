@@ -1,7 +1,7 @@
-// The variants of index_query and index_select. sm80 takes up to 64 heads and a topk of up to 1024, rows of q at
-// multiples of 8 bytes, and codes of queries and keys at multiples of 4. Pages, sequences, what is visible and
-// positions are read before the previous kernel of the stream has ended: it must not write them. The workspace of
-// index_select must be zeroed once before its first use and then belong to this op and one stream.
+// The variants of index_query and index_select. All CUDA variants of index_select take up to 64 heads and a topk of up
+// to 1024, rows of q at multiples of 8 bytes, and codes of queries and keys at multiples of 4. Pages, sequences, what
+// is visible and positions are read before the previous kernel of the stream has ended: it must not write them. The
+// workspace of index_select must be zeroed once before its first use and then belong to this op and one stream.
 #include "ops/index_select/index_select.h"
 
 #ifdef FATHOM_HAVE_CUDA
@@ -18,6 +18,7 @@ void index_select_cpu(const IndexSelectArgs& a, const Launch& l);
 #ifdef FATHOM_HAVE_CUDA
 void index_query_sm80(const IndexQueryArgs& a, const Launch& l);
 void index_select_sm80(const IndexSelectArgs& a, const Launch& l);
+void index_select_sm90(const IndexSelectArgs& a, const Launch& l);
 
 namespace {
 
@@ -33,8 +34,14 @@ bool select_sm80_can_run(const IndexSelectArgs& a, const DeviceInfo& d) {
          a.q.stride[1] % 4 == 0 && a.q.size[0] < 65536;
 }
 
-size_t select_sm80_workspace(const IndexSelectArgs& a, const DeviceInfo& d) {
-  return index_select::workspace_for(a, d).total;
+/// Products by warpgroups exist on sm_90 alone.
+bool select_sm90_can_run(const IndexSelectArgs& a, const DeviceInfo& d) {
+  return select_sm80_can_run(a, d) && d.compute_capability == 90;
+}
+
+template <bool kWide>
+size_t select_workspace(const IndexSelectArgs& a, const DeviceInfo& d) {
+  return index_select::workspace_for(a, d, index_select::kernel_for(a, d, kWide)).total;
 }
 
 }  // namespace
@@ -56,7 +63,8 @@ Variants<IndexSelectArgs> index_select_variants() {
       {"ref", Backend::cpu, always<IndexSelectArgs>, nullptr, index_select_ref},
       {"cpu", Backend::cpu, always<IndexSelectArgs>, nullptr, index_select_cpu},
 #ifdef FATHOM_HAVE_CUDA
-      {"sm80", Backend::cuda, select_sm80_can_run, select_sm80_workspace, index_select_sm80},
+      {"sm80", Backend::cuda, select_sm80_can_run, select_workspace<false>, index_select_sm80},
+      {"sm90", Backend::cuda, select_sm90_can_run, select_workspace<true>, index_select_sm90},
 #endif
   };
   return all;

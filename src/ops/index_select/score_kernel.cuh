@@ -27,22 +27,6 @@ struct Queries {
   uint32_t weight[kMostHeads / 2];          // bf16 pairs
 };
 
-/// Shared memory of a block.
-struct Shared {
-  Queries queries;
-  uint16_t buffer_key[kBufferKeys];
-  uint32_t buffer_entry[kBufferKeys];
-  uint32_t bins[kBins];
-  uint32_t fine[kFine];
-  uint32_t prefix[kMostSplits + 1];
-  uint16_t chunk[kChunkKeys];
-  uint32_t warp_count[2][kWarps];
-  uint32_t found[2];
-  Keys keys;
-  uint32_t flag;
-  uint32_t least;  // key that an entry must have to be kept
-};
-
 /// Eight codes -> four bf16 pairs (codes i and i + 4) times 2^-126.
 FATHOM_DEVICE void spread_codes(uint32_t w, uint32_t (&pair)[4]) {
   constexpr uint32_t kMagnitude = 0x01C001C0, kSign = 0x80008000;
@@ -134,10 +118,10 @@ FATHOM_DEVICE void load_tile(const Keys& k, RowPlace at, Tile<kM>& tile) {
   }
 }
 
-/// The 16 bits of a score that order as scores do; -0 is 0.
+/// The 16 bits of a score that order as scores do, never 0; -0 is 0.
 FATHOM_DEVICE uint32_t key_of(float score) {
-  const uint32_t bits = to_bf16(score == 0 ? 0.0f : score).bits;
-  return bits & 0x8000 ? ~bits & 0xFFFF : bits | 0x8000;
+  const uint32_t bits = to_bf16(score == 0 ? 0.0f : score).bits, key = bits & 0x8000 ? ~bits & 0xFFFF : bits | 0x8000;
+  return key == 0 ? 1 : key;
 }
 
 /// Rows of a tile as factors of products: [tile of 16 rows][step][registers].
