@@ -28,6 +28,8 @@ namespace fathom {
 inline constexpr char kOpCategory[] = "cpu_op";
 inline constexpr char kStepCategory[] = "user_annotation";
 inline constexpr char kPhaseCategory[] = "phase";  // loading, tokenising, sampling ...
+/// A stretch of steps that a profile left out on purpose; SpanRecord::shape[0] says how many.
+inline constexpr char kSkippedCategory[] = "steps not recorded";
 inline constexpr char kKernelCategory[] = "kernel", kCopyCategory[] = "gpu_memcpy", kClearCategory[] = "gpu_memset",
                       kRuntimeCategory[] = "cuda_runtime";
 
@@ -57,9 +59,18 @@ struct DeviceSpan {
   int64_t bytes = 0, flops = 0;  // kernel: of its op; copy: moved
   int32_t step = 0;
   int32_t stream = 0;  // of calls: the kernel's thread id
+  int32_t device = 0;  // which GPU
 };
 
-/// What a GPU is, for whoever reads its spans.
+/// What recording some of the steps cost all of them.
+struct RecordingCost {
+  int64_t steps = 0, recorded = 0;
+  double seconds = 0;   // that the steps would have taken; 0: not known
+  double overhead = 0;  // seconds on top
+  double share() const { return seconds > 0 ? overhead / seconds : 0; }
+};
+
+/// What a GPU is, for whoever reads its spans. Several that work together are alike.
 struct DeviceFacts {
   std::string name;
   int compute_major = 0, compute_minor = 0, sm_count = 0, warp_size = 32;
@@ -88,6 +99,8 @@ class Recorder {
   /// Starts the next step and returns its number; spans added from now on carry it. One step runs at a time.
   int32_t begin_step();
   void end_step() { current_step_.store(0, std::memory_order_relaxed); }
+  /// Steps that have begun.
+  int32_t steps() const { return steps_.load(std::memory_order_relaxed); }
   int32_t current_step() const { return current_step_.load(std::memory_order_relaxed); }
 
   /// Gives the calling thread a name in the trace.
@@ -103,6 +116,9 @@ class Recorder {
   /// Not while others add.
   const std::vector<DeviceSpan>& device_spans() const { return device_spans_; }
   const DeviceFacts& device_facts() const { return device_facts_; }
+  /// Set when the recording has ended, where not every step was recorded.
+  void set_cost(const RecordingCost& cost) { cost_ = cost; }
+  const RecordingCost& cost() const { return cost_; }
 
   size_t limit() const { return limit_; }
   size_t stored() const;
@@ -129,6 +145,7 @@ class Recorder {
   std::vector<DeviceSpan> device_spans_;
   size_t device_dropped_ = 0;
   DeviceFacts device_facts_;
+  RecordingCost cost_;
 };
 
 /// Times its own lifetime. `name` and `category` must be literals. Does nothing on a null recorder.

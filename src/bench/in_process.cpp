@@ -234,7 +234,7 @@ class InProcess final : public InProcessTarget {
     std::vector<RequestId> ids;
     for (int64_t i = 0; i < open; ++i) {
       GenerationRequest request = assumed_request(static_cast<uint64_t>(i));
-      request.max_tokens = 12 + 5 * kProfileSteps;
+      request.max_tokens = 0;  // as long as they are wanted here
       ids.push_back(engine_->add(std::move(request)));
     }
     const auto ignore = [](const GenerationEvent&) {};
@@ -283,9 +283,18 @@ class InProcess final : public InProcessTarget {
   void write_profile(int64_t open) {
     const double without = seconds_a_step();
     Recorder recorder;
-    engine_->set_recorder(&recorder);
-    const double with = seconds_a_step();
-    engine_->set_recorder(nullptr);
+    const auto seconds = [&](const auto& work) {
+      const auto start = Clock::now();
+      work();
+      return std::chrono::duration<double>(Clock::now() - start).count();
+    };
+    const double starting = seconds([&] { engine_->set_recorder(&recorder); });
+    int steps = 0;
+    const double with = seconds([&] {
+      for (; steps < kMostProfileSteps && recorder.steps() < kProfileSteps; ++steps)
+        engine_->step([](const GenerationEvent&) {});
+    });
+    const double ending = seconds([&] { engine_->set_recorder(nullptr); });
     std::filesystem::path file = options_.profile;
     std::string suffix = file.extension().string();
     if (suffix == ".gz") file.replace_extension(), suffix = file.extension().string() + suffix;
@@ -297,16 +306,17 @@ class InProcess final : public InProcessTarget {
                                  {"context", std::to_string(options_.context)},
                                  {"kernels", options_.fast ? "fast" : "exact"}});
     if (!options_.say) return;
-    options_.say(fmt::format("profile of {} steps in {}: {:.3f} ms a step with it, {:.3f} without ({:+.1f} %)",
-                             kProfileSteps, printable(file.string(), 400), with * 1e3, without * 1e3,
-                             100 * (with / without - 1)));
+    options_.say(fmt::format(
+        "profile in {}: {} of {} steps recorded; {:.3f} ms a step meanwhile, {:.3f} without ({:+.1f} %); beginning it "
+        "took {:.0f} ms, ending it {:.0f}",
+        printable(file.string(), 400), recorder.steps(), steps, with / steps * 1e3, without * 1e3,
+        100 * (with / steps / without - 1), starting * 1e3, ending * 1e3));
     if (!engine_->model().trace_problem().empty())
       options_.say("no kernel trace (" + printable(engine_->model().trace_problem(), 400) +
                    "): every operation was launched and waited for by itself");
     options_.say(profile::format_table(profile::summarize(recorder), 110));
   }
 
-  static constexpr int kProfileSteps = 20;
   InProcessOptions options_;
   EngineOptions engine_options_;
   plan::Model plan_model_;

@@ -61,6 +61,9 @@ struct HttpOptions {
 /// Throws Error when the URL cannot be used or the server does not answer.
 std::unique_ptr<Target> http_target(const HttpOptions& options);
 
+/// A profile ends when so many steps were recorded, or that many have passed.
+inline constexpr int kProfileSteps = 20, kMostProfileSteps = 200;
+
 struct InProcessOptions {
   ModelChoice model;
   std::shared_ptr<ops::ComputeDevice> device;

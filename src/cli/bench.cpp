@@ -113,7 +113,8 @@ std::unique_ptr<bench::InProcessTarget> model_of(const BenchOptions& o, const be
                                    .profile = o.profile,
                                    .say = say_on_stderr,
                                    .most_open = most_open,
-                                   .most_tokens = (context > 0 ? context : w.input.high * 2) + w.output.high + 64,
+                                   .most_tokens = (context > 0 ? context : w.input.high * 2) + w.output.high + 64 +
+                                                  (o.profile.empty() ? 0 : bench::kMostProfileSteps),
                                    .chunk = o.chunk,
                                    .speculate = drafts.front().depth,
                                    .draft_acceptance = drafts.front().probability,

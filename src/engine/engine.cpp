@@ -150,9 +150,44 @@ void Engine::hold(RequestId id, bool held) {
 }
 
 void Engine::set_recorder(Recorder* recorder) {
-  recorder_ = recorder;
+  if (pacer_) {
+    if (!recorder_) note_skipped();
+    profile_->set_cost(pacer_->cost());
+    pacer_.reset();
+  }
+  profile_ = recorder_ = recorder;
   model_.set_recorder(recorder);
+  if (model_.traces_kernels()) pacer_.emplace();
   if (speculator_) speculator_->set_recorder(recorder);
+}
+
+void Engine::note_skipped() {
+  if (skipped_ == 0) return;
+  profile_->add({.name = kSkippedCategory,
+                 .category = kSkippedCategory,
+                 .start_ns = skipped_since_,
+                 .end_ns = Recorder::now(),
+                 .shape = {skipped_},
+                 .thread = Recorder::this_thread()});
+}
+
+void Engine::record_steps(bool on) {
+  if (on) note_skipped();
+  model_.record_steps(on);
+  recorder_ = on ? profile_ : nullptr;
+  if (speculator_) speculator_->set_recorder(recorder_);
+  skipped_since_ = Recorder::now(), skipped_ = 0;
+}
+
+/// A step of `size` tokens (0: none is like it) has ended: whether the next one is recorded.
+void Engine::pace_profile(int64_t size, double seconds) {
+  if (!pacer_) return;
+  const bool recorded = recorder_ != nullptr;
+  if (!recorded) ++skipped_;
+  if (pacer_->step_ended(recorded, size, seconds) == recorded) return;
+  const int64_t start = Recorder::now();
+  record_steps(!recorded);
+  pacer_->switched(static_cast<double>(Recorder::now() - start) * 1e-9);
 }
 
 void Engine::report_cancelled(const std::function<void(const GenerationEvent&)>& report) {
@@ -193,6 +228,8 @@ bool Engine::step(const std::function<void(const GenerationEvent&)>& report) {
   }
   for (const GenerationEvent& event : events) report(event);
   if (speculator_) speculator_->propose(work_.owners, batch);  // nobody waits for the tokens meanwhile
+  const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+  pace_profile(prompts || model_.recorded_anew() ? 0 : batch.ids.size[0], took.count());
   return true;
 }
 

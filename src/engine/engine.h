@@ -9,8 +9,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
+#include "engine/profile_pacer.h"
 #include "engine/request.h"
 #include "engine/scheduler.h"
 #include "engine/speculator.h"
@@ -35,7 +37,8 @@ class Engine {
   /// A held request takes no part in steps. It keeps its place, and its memory as long as nobody else needs it; what it
   /// has is never lost. Unknown ids are ignored.
   void hold(RequestId id, bool held);
-  /// Spans of the following steps go there; null: nowhere.
+  /// Spans of the following steps go there; null: nowhere. Where a GPU's kernels are recorded, only so many steps are
+  /// that all take hardly longer (profile_pacer.h); Recorder::cost() then says what it cost.
   void set_recorder(Recorder* recorder);
 
   /// Runs one step. False when there was nothing to do. A request whose token cannot be chosen (NaN logits, no token
@@ -72,6 +75,9 @@ class Engine {
   Transformer& model() { return model_; }
 
  private:
+  void note_skipped();
+  void record_steps(bool on);
+  void pace_profile(int64_t size, double seconds);
   void check_request(const GenerationRequest& request) const;
   void report_cancelled(const std::function<void(const GenerationEvent&)>& report);
   void take_logits(const StepBatch& batch, const Activations& out, std::vector<GenerationEvent>& events);
@@ -89,7 +95,10 @@ class Engine {
   const ModelConfig& config_;
   EngineOptions options_;
   int64_t max_context_;
-  Recorder* recorder_;
+  Recorder* recorder_;                 // of this step; null: it is not recorded
+  Recorder* profile_ = nullptr;        // of all that may be
+  std::optional<ProfilePacer> pacer_;  // where not every step is recorded
+  int64_t skipped_since_ = 0, skipped_ = 0;
   int rings_;  // window rings for the drafts
   Transformer model_;
   Cache cache_;

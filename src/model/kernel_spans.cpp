@@ -6,17 +6,16 @@
 namespace fathom {
 namespace {
 
-int64_t kernels_of(const TracedStep& step) {
-  int64_t sum = 0;
-  for (const OpMark& op : *step.ops) sum += op.kernels;
-  return sum;
-}
-
-/// `kernels`: those of the step, in order.
+/// `kernels`: those of the step on one GPU, in order: all that its ops launched, or all but the last op's, since one
+/// rank of several chooses the tokens.
 void name_step(const TracedStep& step, std::span<ops::KernelRun* const> kernels) {
+  int64_t all = 0;
+  for (const OpMark& op : *step.ops) all += op.kernels;
+  const auto count = static_cast<int64_t>(kernels.size());
+  if (count != all && count != all - step.ops->back().kernels) return;
   size_t at = 0;
   for (const OpMark& op : *step.ops) {
-    for (int64_t i = 0; i < op.kernels; ++i, ++at) {
+    for (int64_t i = 0; i < op.kernels && at < kernels.size(); ++i, ++at) {
       DeviceSpan& span = kernels[at]->span;
       span.name = op.name;
       if (i == 0) span.bytes = op.bytes, span.flops = op.flops;
@@ -27,18 +26,20 @@ void name_step(const TracedStep& step, std::span<ops::KernelRun* const> kernels)
 }  // namespace
 
 std::vector<DeviceSpan> name_kernels(std::vector<ops::KernelRun> runs, const std::vector<TracedStep>& steps) {
-  std::map<uint64_t, std::vector<ops::KernelRun*>> replays;  // by the call that started them: in order of time
+  // By GPU and the call that started them: in order of time.
+  std::map<int32_t, std::map<uint64_t, std::vector<ops::KernelRun*>>> replays;
   for (ops::KernelRun& run : runs)
-    if (run.span.category == kKernelCategory && run.node) replays[run.span.correlation].push_back(&run);
-  for (auto& [call, kernels] : replays)  // branches of a graph run side by side
-    std::stable_sort(kernels.begin(), kernels.end(), [](const auto* a, const auto* b) { return a->node < b->node; });
-  auto replay = replays.begin();
-  for (const TracedStep& step : steps) {
-    if (replay == replays.end()) break;
-    const auto& kernels = replay->second;
-    for (ops::KernelRun* k : kernels) k->span.step = step.step;
-    if (static_cast<int64_t>(kernels.size()) == kernels_of(step)) name_step(step, kernels);
-    ++replay;
+    if (run.span.category == kKernelCategory && run.node)
+      replays[run.span.device][run.span.correlation].push_back(&run);
+  for (auto& [device, calls] : replays) {
+    auto step = steps.begin();
+    for (auto& [call, kernels] : calls) {
+      if (step == steps.end()) break;
+      // Branches of a graph run side by side.
+      std::stable_sort(kernels.begin(), kernels.end(), [](const auto* a, const auto* b) { return a->node < b->node; });
+      for (ops::KernelRun* k : kernels) k->span.step = step->step;
+      name_step(*step++, kernels);
+    }
   }
   std::vector<DeviceSpan> spans;
   spans.reserve(runs.size());

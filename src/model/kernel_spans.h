@@ -16,7 +16,8 @@ struct TracedStep {
 };
 
 /// The spans of `runs`, kernels named after their ops, with the ops' bytes on the first kernel of each. Kernels of
-/// steps that do not have as many as their ops launched keep the names of their functions.
+/// steps that do not have as many as their ops launched keep the names of their functions. Each GPU of several replays
+/// every step.
 std::vector<DeviceSpan> name_kernels(std::vector<ops::KernelRun> runs, const std::vector<TracedStep>& steps);
 
 }  // namespace fathom

@@ -46,8 +46,9 @@ Transformer::~Transformer() {
 }
 
 void Transformer::set_recorder(Recorder* recorder) {
-  if (recorder == block_.recorder()) return;
+  if (recorder == recorder_) return;
   if (trace_) end_trace();
+  recorder_ = recorder;
   trace_problem_.clear();
   if (recorder && !device_.shares_host_memory() && !device_.only_counts()) {
     trace_ = ops::kernel_trace(trace_problem_);
@@ -61,9 +62,14 @@ void Transformer::set_recorder(Recorder* recorder) {
 
 void Transformer::end_trace() {
   device_.synchronize("ending a profile");
-  Recorder* recorder = block_.recorder();
   block_.set_recorder(nullptr, false);
-  recorder->add_device_spans(name_kernels(std::exchange(trace_, nullptr)->stop(), std::exchange(traced_, {})));
+  recorder_->add_device_spans(name_kernels(std::exchange(trace_, nullptr)->stop(), std::exchange(traced_, {})));
+}
+
+void Transformer::record_steps(bool on) {
+  if (!trace_) return;
+  block_.set_recorder(on ? recorder_ : nullptr, false);
+  on ? trace_->resume() : trace_->pause();
 }
 
 const Activations& Transformer::step(const StepBatch& batch, std::span<const LayerCache> layers, Fetch what) {
@@ -127,7 +133,7 @@ bool Transformer::run_recorded(const StepBatch& batch, std::span<const LayerCach
     if (at != recorded_.end()) {
       begin(placed);
       at->graph->replay();
-      if (trace_) traced_.push_back({at->ops, block_.recorder()->current_step()});
+      if (trace_ && block_.recorder()) traced_.push_back({at->ops, block_.recorder()->current_step()});
       return true;
     }
   }

@@ -32,6 +32,10 @@ class Transformer {
   /// and the kernels are handed over when the recorder is taken away; without CUPTI (trace_problem()) every op is
   /// launched and waited for by itself. `recorder` must outlive its use here.
   void set_recorder(Recorder* recorder);
+  /// With a kernel trace: the following steps leave nothing in the recorder, and their kernels are not traced; or they
+  /// do again.
+  void record_steps(bool on);
+  bool traces_kernels() const { return trace_ != nullptr; }
   /// Why there is no kernel trace; empty when there is one or none is needed.
   const std::string& trace_problem() const { return trace_problem_; }
   ~Transformer();
@@ -116,6 +120,7 @@ class Transformer {
   ops::DeviceBuffer logits_, tokens_;  // in host memory
   bool use_graphs_ = true, recorded_anew_ = false;
   std::function<void(int)> probe_;
+  Recorder* recorder_ = nullptr;
   ops::KernelTrace* trace_ = nullptr;  // running
   std::string trace_problem_;
   std::vector<TracedStep> traced_;

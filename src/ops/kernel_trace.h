@@ -24,6 +24,9 @@ class KernelTrace {
  public:
   virtual ~KernelTrace() = default;
   virtual void start() = 0;
+  /// Between start() and stop(): work from now on is not recorded, or is again. The device must have finished its work.
+  virtual void pause() = 0;
+  virtual void resume() = 0;
   /// Ends and hands over what was recorded, ordered by start. The device must have finished its work.
   virtual std::vector<KernelRun> stop() = 0;
 };

@@ -9,6 +9,7 @@
 #include <cstdlib>
 #include <memory>
 #include <mutex>
+#include <unordered_map>
 
 #include "base/error.h"
 
@@ -71,7 +72,14 @@ class CuptiTrace final : public KernelTrace {
     check(cupti_.timestamp(&stamp), "reading its clock");
     offset_ = Recorder::now() - static_cast<int64_t>(stamp);
     check(cupti_.register_callbacks(request, complete), "registering buffers");
+    resume();
+  }
+
+  void resume() override {
     for (const auto kind : kKinds) check(cupti_.enable(kind), "starting");
+  }
+  void pause() override {
+    for (const auto kind : kKinds) check(cupti_.disable(kind), "pausing");
   }
 
   std::vector<KernelRun> stop() override {
@@ -126,13 +134,14 @@ class CuptiTrace final : public KernelTrace {
 
   void take(const CUpti_ActivityKernel10& k) {
     KernelRun run;
-    run.span.kernel = plain_name(k.name);
+    run.span.kernel = function_name(k.name);
     run.span.name = run.span.kernel;
     set_times(run.span, k.start, k.end);
     run.span.grid = {k.gridX, k.gridY, k.gridZ}, run.span.block = {k.blockX, k.blockY, k.blockZ};
     run.span.registers = k.registersPerThread;
     run.span.shared_bytes = int64_t{k.staticSharedMemory} + k.dynamicSharedMemory;
     run.span.correlation = k.correlationId, run.span.stream = static_cast<int32_t>(k.streamId);
+    run.span.device = static_cast<int32_t>(k.deviceId);
     run.node = k.graphNodeId;
     runs_.push_back(std::move(run));
   }
@@ -144,6 +153,7 @@ class CuptiTrace final : public KernelTrace {
     set_times(run.span, r.start, r.end);
     run.span.bytes = static_cast<int64_t>(r.bytes);
     run.span.correlation = r.correlationId, run.span.stream = static_cast<int32_t>(r.streamId);
+    run.span.device = static_cast<int32_t>(r.deviceId);
     run.node = r.graphNodeId;
     runs_.push_back(std::move(run));
   }
@@ -158,6 +168,13 @@ class CuptiTrace final : public KernelTrace {
     runs_.push_back(std::move(run));
   }
 
+  /// Each name is demangled once; CUPTI's text stays where it is while the kernel's module is loaded.
+  const std::string& function_name(const char* mangled) {
+    const auto [at, added] = functions_.try_emplace(mangled);
+    if (added) at->second = plain_name(mangled);
+    return at->second;
+  }
+
   void set_times(DeviceSpan& span, uint64_t start, uint64_t end) const {
     span.start_ns = static_cast<int64_t>(start) + offset_, span.end_ns = static_cast<int64_t>(end) + offset_;
   }
@@ -166,6 +183,7 @@ class CuptiTrace final : public KernelTrace {
   int64_t offset_ = 0;  // from CUPTI's clock to Recorder::now
   std::mutex mutex_;
   std::vector<KernelRun> runs_;
+  std::unordered_map<const char*, std::string> functions_;
 };
 
 }  // namespace

@@ -78,11 +78,13 @@ std::string shape_text(const std::array<int64_t, 4>& shape) {
 
 void write_span(Sink& out, const SpanRecord& span, int64_t origin, int pid) {
   const bool step = std::string_view(span.category) == kStepCategory;
-  const std::string name =
-      step ? fmt::format("step {}: {}", span.step, step_label(span.shape[0], span.shape[1])) : escaped(span.name);
+  const bool skipped = std::string_view(span.category) == kSkippedCategory;
+  const std::string name = step      ? fmt::format("step {}: {}", span.step, step_label(span.shape[0], span.shape[1]))
+                           : skipped ? skipped_label(span.shape[0])
+                                     : escaped(span.name);
   out.print(",\n{{\"ph\":\"X\",\"cat\":\"{}\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{},\"args\":{{",
-            escaped(span.category), name, pid, span.thread, microseconds(span.start_ns - origin),
-            microseconds(span.end_ns - span.start_ns));
+            skipped ? kStepCategory : escaped(span.category), name, pid, span.thread,
+            microseconds(span.start_ns - origin), microseconds(span.end_ns - span.start_ns));
   const char* comma = "";
   if (span.step) out.print("\"step\":{}", span.step), comma = ",";
   if (step) {
@@ -107,10 +109,10 @@ void write_device_span(Sink& out, const DeviceSpan& s, int64_t origin, int pid) 
   const std::string_view category = s.category;
   const bool call = category == kRuntimeCategory;
   out.print(",\n{{\"ph\":\"X\",\"cat\":\"{}\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{},\"args\":{{",
-            escaped(category), escaped(s.name), call ? pid : 0, s.stream, microseconds(s.start_ns - origin),
+            escaped(category), escaped(s.name), call ? pid : s.device, s.stream, microseconds(s.start_ns - origin),
             microseconds(s.end_ns - s.start_ns));
   out.print("\"correlation\":{}", s.correlation);
-  if (!call) out.print(",\"device\":0,\"stream\":{}", s.stream);
+  if (!call) out.print(",\"device\":{},\"stream\":{}", s.device, s.stream);
   if (s.step) out.print(",\"step\":{}", s.step);
   if (category == kKernelCategory) {
     out.print(
@@ -125,13 +127,35 @@ void write_device_span(Sink& out, const DeviceSpan& s, int64_t origin, int pid) 
   out.print("}}}}");
 }
 
-void write_device(Sink& out, const DeviceFacts& d) {
-  out.print(
-      "\"deviceProperties\":[{{\"id\":0,\"name\":\"{}\",\"totalGlobalMem\":{},\"computeMajor\":{},\"computeMinor\":{},"
-      "\"maxThreadsPerMultiprocessor\":{},\"regsPerMultiprocessor\":{},\"warpSize\":{},"
-      "\"sharedMemPerMultiprocessor\":{},\"numSms\":{}}}],\n",
-      escaped(d.name), d.memory_bytes, d.compute_major, d.compute_minor, d.threads_per_sm, d.registers_per_sm,
-      d.warp_size, d.shared_per_sm, d.sm_count);
+/// The GPUs that have spans, all alike; the first where none has any.
+std::set<int32_t> devices_of(const Recorder& recorder) {
+  std::set<int32_t> devices;
+  for (const DeviceSpan& s : recorder.device_spans())
+    if (std::string_view(s.category) != kRuntimeCategory) devices.insert(s.device);
+  if (devices.empty()) devices.insert(0);
+  return devices;
+}
+
+void write_devices(Sink& out, const DeviceFacts& d, const std::set<int32_t>& devices) {
+  out.print("\"deviceProperties\":[");
+  const char* comma = "";
+  for (const int32_t id : devices) {
+    out.print(
+        "{}{{\"id\":{},\"name\":\"{}\",\"totalGlobalMem\":{},\"computeMajor\":{},\"computeMinor\":{},"
+        "\"maxThreadsPerMultiprocessor\":{},\"regsPerMultiprocessor\":{},\"warpSize\":{},"
+        "\"sharedMemPerMultiprocessor\":{},\"numSms\":{}}}",
+        comma, id, escaped(d.name), d.memory_bytes, d.compute_major, d.compute_minor, d.threads_per_sm,
+        d.registers_per_sm, d.warp_size, d.shared_per_sm, d.sm_count);
+    comma = ",";
+  }
+  out.print("],\n");
+}
+
+/// What recording only some steps left out and cost, among the notes.
+void write_cost(Sink& out, const RecordingCost& cost) {
+  if (cost.steps == 0) return;
+  out.print(",\"steps\":\"{}\",\"steps_recorded\":\"{}\"", cost.steps, cost.recorded);
+  if (cost.seconds > 0) out.print(",\"recording_overhead\":\"{:.1f} %\"", 100 * cost.share());
 }
 
 }  // namespace
@@ -143,17 +167,27 @@ std::string step_label(int64_t prefill_tokens, int64_t decode_sequences) {
   return out.empty() ? "empty" : out;
 }
 
+std::string skipped_label(int64_t steps) {
+  return fmt::format("{} step{} not recorded", steps, steps == 1 ? "" : "s");
+}
+
 void write_chrome_trace(const Recorder& recorder, const std::filesystem::path& path, const TraceNotes& notes) {
   Sink out(path);
   const int pid = static_cast<int>(::getpid());
   out.print("{{\"displayTimeUnit\":\"ms\",\n");
-  if (!recorder.device_facts().name.empty()) write_device(out, recorder.device_facts());
+  const std::set<int32_t> devices = devices_of(recorder);
+  if (!recorder.device_facts().name.empty()) write_devices(out, recorder.device_facts(), devices);
   out.print("\"otherData\":{{\"producer\":\"fathom\",\"spans_dropped\":\"{}\"", recorder.dropped());
+  write_cost(out, recorder.cost());
   for (const auto& [key, value] : notes) out.print(",\"{}\":\"{}\"", escaped(key), escaped(value));
   out.print(
       "}},\n\"traceEvents\":[\n{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{},\"tid\":0,"
       "\"args\":{{\"name\":\"fathom\"}}}}",
       pid);
+  if (!recorder.device_spans().empty())
+    for (const int32_t id : devices)
+      out.print(",\n{{\"ph\":\"M\",\"name\":\"process_name\",\"pid\":{},\"tid\":0,\"args\":{{\"name\":\"GPU {}\"}}}}",
+                id, id);
 
   std::set<int32_t> unnamed;
   recorder.for_each([&](const SpanRecord& span) { unnamed.insert(span.thread); });

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <map>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "base/progress.h"
@@ -27,12 +28,12 @@ struct Open {  // a span whose children are still coming
 
 constexpr std::string_view kGlue = "(between ops)", kGaps = "(gaps between kernels)";
 
-using Key = std::pair<std::string_view, std::string_view>;
+using Key = std::tuple<std::string_view, std::string_view, int32_t>;  // name, category, GPU
 
 void close(std::map<Key, OpTotal>& rows, const Open& open) {
   const SpanRecord& span = *open.span;
   const bool step = std::string_view(span.category) == kStepCategory;
-  OpTotal& row = rows[{step ? kGlue : span.name, span.category}];
+  OpTotal& row = rows[{step ? kGlue : span.name, span.category, -1}];
   const int64_t duration = span.end_ns - span.start_ns;
   ++row.calls;
   row.total_ns += duration;
@@ -49,16 +50,19 @@ void add_device_rows(const Recorder& recorder, std::map<Key, OpTotal>& rows) {
   std::vector<const DeviceSpan*> spans;
   for (const DeviceSpan& s : recorder.device_spans())
     if (std::string_view(s.category) != kRuntimeCategory) spans.push_back(&s);
-  std::sort(spans.begin(), spans.end(), [](const auto* a, const auto* b) { return a->start_ns < b->start_ns; });
+  std::sort(spans.begin(), spans.end(), [](const auto* a, const auto* b) {
+    return std::pair(a->device, a->start_ns) < std::pair(b->device, b->start_ns);
+  });
   int64_t covered = 0;
-  int32_t step = -1;
+  int32_t step = -1, device = -1;
   for (const DeviceSpan* s : spans) {
+    if (s->device != device) covered = 0, step = -1, device = s->device;
     const int64_t start = std::max(covered, s->start_ns);
     if (s->step == step && step > 0 && s->start_ns > covered) {
-      OpTotal& gap = rows[{kGaps, kKernelCategory}];
+      OpTotal& gap = rows[{kGaps, kKernelCategory, device}];
       ++gap.calls, gap.self_ns += s->start_ns - covered, gap.total_ns += s->start_ns - covered;
     }
-    OpTotal& row = rows[{s->name, s->category}];
+    OpTotal& row = rows[{s->name, s->category, device}];
     ++row.calls;
     row.total_ns += s->end_ns - s->start_ns;
     row.self_ns += std::max<int64_t>(0, s->end_ns - start);
@@ -70,12 +74,15 @@ void add_device_rows(const Recorder& recorder, std::map<Key, OpTotal>& rows) {
 Summary summarize(const Recorder& recorder) {
   std::vector<SpanRecord> spans;
   spans.reserve(recorder.stored());
-  recorder.for_each([&](const SpanRecord& span) { spans.push_back(span); });
+  recorder.for_each([&](const SpanRecord& span) {
+    if (std::string_view(span.category) != kSkippedCategory) spans.push_back(span);
+  });
   std::sort(spans.begin(), spans.end(), outer_first);
 
   Summary out;
   out.span_count = static_cast<int64_t>(spans.size());
   out.dropped = static_cast<int64_t>(recorder.dropped());
+  out.cost = recorder.cost();
   std::map<Key, OpTotal> rows;
   std::vector<Open> open;
   for (const SpanRecord& span : spans) {
@@ -94,8 +101,7 @@ Summary summarize(const Recorder& recorder) {
   }
 
   for (auto& [key, row] : rows) {
-    row.name = key.first;
-    row.category = key.second;
+    row.name = std::get<0>(key), row.category = std::get<1>(key), row.device = std::get<2>(key);
     out.covered_ns += row.self_ns;
     out.rows.push_back(std::move(row));
   }
@@ -145,17 +151,22 @@ std::vector<OpTotal> visible_rows(const Summary& summary, size_t max_rows) {
 std::vector<Column> make_columns(const std::vector<OpTotal>& rows, int64_t covered_ns) {
   std::vector<Column> columns = {{"op", 0, {}},   {"time", 0, {}},  {"share", 0, {}}, {"calls", 4, {}},
                                  {"mean", 3, {}}, {"bytes", 1, {}}, {"GB/s", 5, {}},  {"GFLOP/s", 2, {}}};
+  if (std::any_of(rows.begin(), rows.end(), [](const OpTotal& row) { return row.device > 0; })) {
+    columns.insert(columns.begin() + 1, {"GPU", 0, {}});
+    for (const OpTotal& row : rows) columns[1].cells.push_back(row.device < 0 ? "" : fmt::format("{}", row.device));
+  }
+  const size_t at = columns.size() - 8;  // of the first column, which the others come behind
   const double whole = static_cast<double>(std::max<int64_t>(1, covered_ns));
   for (const OpTotal& row : rows) {
     const auto self = static_cast<double>(row.self_ns);
     columns[0].cells.push_back(row.name);
-    columns[1].cells.push_back(duration_text(self));
-    columns[2].cells.push_back(fmt::format("{:.1f} %", 100 * self / whole));
-    columns[3].cells.push_back(fmt::format("{}", row.calls));
-    columns[4].cells.push_back(duration_text(self / static_cast<double>(std::max<int64_t>(1, row.calls))));
-    columns[5].cells.push_back(row.bytes ? human_bytes(static_cast<double>(row.bytes)) : "");
-    columns[6].cells.push_back(row.bytes ? fmt::format("{:.2f}", row.gigabytes_per_second()) : "");
-    columns[7].cells.push_back(row.flops ? fmt::format("{:.2f}", row.gigaflops_per_second()) : "");
+    columns[at + 1].cells.push_back(duration_text(self));
+    columns[at + 2].cells.push_back(fmt::format("{:.1f} %", 100 * self / whole));
+    columns[at + 3].cells.push_back(fmt::format("{}", row.calls));
+    columns[at + 4].cells.push_back(duration_text(self / static_cast<double>(std::max<int64_t>(1, row.calls))));
+    columns[at + 5].cells.push_back(row.bytes ? human_bytes(static_cast<double>(row.bytes)) : "");
+    columns[at + 6].cells.push_back(row.bytes ? fmt::format("{:.2f}", row.gigabytes_per_second()) : "");
+    columns[at + 7].cells.push_back(row.flops ? fmt::format("{:.2f}", row.gigaflops_per_second()) : "");
   }
   return columns;
 }
@@ -201,6 +212,9 @@ std::string format_table(const Summary& summary, int width, size_t max_rows) {
     line([&](const Column& c) -> const std::string& { return c.cells[row]; });
   if (summary.dropped)
     out += fmt::format("{} more spans did not fit in the profile's memory and are missing above\n", summary.dropped);
+  if (const RecordingCost& c = summary.cost; c.steps > c.recorded)
+    out += fmt::format("{} of {} steps, recorded so that all take hardly longer{}\n", c.recorded, c.steps,
+                       c.seconds > 0 ? fmt::format(": {:.1f} %", 100 * c.share()) : "");
   return out;
 }
 

@@ -12,10 +12,11 @@
 
 namespace fathom::profile {
 
-/// One row of the ranking: every span of one name and category.
+/// One row of the ranking: every span of one name and category, of one GPU.
 struct OpTotal {
   std::string name;
   std::string category;
+  int32_t device = -1;  // the GPU; -1: none
   int64_t calls = 0;
   int64_t self_ns = 0;   // without the spans inside
   int64_t total_ns = 0;  // with them
@@ -31,11 +32,12 @@ struct Summary {
   int64_t covered_ns = 0;     // sum of self_ns
   int64_t span_count = 0;
   int64_t dropped = 0;  // spans that the recorder had no room for; they are missing in every sum
-  int64_t steps = 0;
+  int64_t steps = 0;   // that were recorded
+  RecordingCost cost;  // where not all of them were
 };
 
 /// Where the recorder has spans of a GPU, the rows are those alone: kernels by op, copies, and the gaps inside replayed
-/// steps.
+/// steps, of each GPU.
 Summary summarize(const Recorder& recorder);
 
 /// The ranking as lines of text, at most `width` columns wide (at least 40): columns that do not fit are left out, the

@@ -151,8 +151,12 @@ void ProfileControl::Impl::stop(Api& api, const std::shared_ptr<Exchange>& excha
     self->finish(backend, recording);
     api.prepare(exchange, openai_error, [self, exchange, recording]() -> std::function<void()> {
       self->write(*recording);
-      return [exchange, file = recording->file.string()] {
-        exchange->reply(200, "text/plain; charset=utf-8", "Stop profiling.\nThe trace is " + file + "\n");
+      const RecordingCost cost = recording->recorder.cost();
+      return [exchange, cost, file = recording->file.string()] {
+        std::string text = "Stop profiling.\nThe trace is " + file + "\n";
+        if (cost.steps > 0) text += fmt::format("{} of {} steps were recorded", cost.recorded, cost.steps);
+        if (cost.seconds > 0) text += fmt::format(", which cost all of them {:.1f} %", 100 * cost.share());
+        exchange->reply(200, "text/plain; charset=utf-8", text + (cost.steps > 0 ? "\n" : ""));
       };
     });
   });
@@ -166,10 +170,16 @@ void ProfileControl::Impl::write(const Recording& recording) {
   };
   std::string out = R"({"file":)";
   append_quoted(out, recording.file.string());
-  fmt::format_to(std::back_inserter(out), R"(,"steps":{},"dropped_spans":{},"ops":[)", summary.steps, summary.dropped);
+  fmt::format_to(std::back_inserter(out), R"(,"steps":{},"dropped_spans":{})", summary.steps, summary.dropped);
+  if (const RecordingCost& cost = summary.cost; cost.steps > 0) {
+    fmt::format_to(std::back_inserter(out), R"(,"steps_passed":{})", cost.steps);
+    if (cost.seconds > 0) fmt::format_to(std::back_inserter(out), R"(,"overhead":{:.5f})", cost.share());
+  }
+  out += R"(,"ops":[)";
   for (const profile::OpTotal& op : summary.rows) {
     out += out.back() == '[' ? R"({"name":)" : R"(,{"name":)";
     append_quoted(out, op.name);
+    if (op.device >= 0) fmt::format_to(std::back_inserter(out), R"(,"gpu":{})", op.device);
     fmt::format_to(
         std::back_inserter(out),
         R"(,"share":{:.5f},"calls":{},"seconds":{:.6f},"bytes":{},"flops":{},"gigabytes_per_second":{:.3f}}})",

@@ -8,6 +8,7 @@
 #include "trace/chrome_reader.h"
 #include "trace/finish.h"
 #include "trace/format.h"
+#include "trace/skipped_steps.h"
 
 namespace fathom::trace {
 namespace {
@@ -42,6 +43,7 @@ class Assembler {
     trace_.shapes = std::move(store_.shapes);
     trace_.producer = producer();
     trace_.cpu_work = document_.from_fathom && trace_.import.categories.contains("cpu_op");
+    if (document_.from_fathom) cut_skipped_steps(trace_);
     finish_trace(trace_);
   }
 

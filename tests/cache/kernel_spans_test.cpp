@@ -44,5 +44,25 @@ TEST(KernelSpans, AStepWithAnotherNumberOfKernelsKeepsTheFunctionsNames) {
   EXPECT_EQ(spans[2].name, "embed");
 }
 
+TEST(KernelSpans, EachOfSeveralGpusReplaysEveryStepAndOnlyOneChooses) {
+  const auto ops = std::make_shared<const std::vector<OpMark>>(
+      std::vector<OpMark>{{"embed", 10, 0, 1}, {"head", 50, 3, 1}, {"choose", 5, 0, 2}});
+  std::vector<ops::KernelRun> runs;
+  for (const uint64_t step : {0, 1}) {  // the calls of the ranks come in any order
+    for (const uint64_t node : {1, 2}) runs.push_back(kernel(static_cast<int64_t>(100 * step), 8 + 2 * step, node));
+    for (auto run = runs.end() - 2; run != runs.end(); ++run) run->span.device = 1;
+    for (const uint64_t node : {1, 2, 3, 4})
+      runs.push_back(kernel(static_cast<int64_t>(100 * step), 9 + 2 * step, node));
+  }
+  const auto spans = name_kernels(runs, {{ops, 1}, {ops, 2}});
+  ASSERT_EQ(spans.size(), 12u);
+  const char* names[] = {"embed", "head", "embed", "head", "choose", "choose"};
+  for (size_t i = 0; i < spans.size(); ++i) {
+    EXPECT_EQ(spans[i].name, names[i % 6]);
+    EXPECT_EQ(spans[i].step, i < 6 ? 1 : 2);
+    EXPECT_EQ(spans[i].device, i % 6 < 2 ? 1 : 0);
+  }
+}
+
 }  // namespace
 }  // namespace fathom::test

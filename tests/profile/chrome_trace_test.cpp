@@ -71,6 +71,31 @@ TEST_F(ChromeTrace, KernelsOfAGpuAreWrittenAsPyTorchWritesThem) {
   EXPECT_EQ(e["args"]["step"], 5);
 }
 
+TEST_F(ChromeTrace, GpusHaveProcessesOfTheirOwnAndStepsThatWereLeftOutAreNamed) {
+  Recorder recorder;
+  std::vector<DeviceSpan> spans(2);
+  for (const int32_t device : {0, 1}) spans[static_cast<size_t>(device)].device = device;
+  spans[0].name = "experts", spans[1].name = "head";
+  recorder.add_device_spans(spans);
+  recorder.describe_device({"GPU", 9, 0, 132, 32, 1000, 2048, 65536, 233472});
+  SpanRecord skipped = op(kSkippedCategory, recorder.origin_ns(), recorder.origin_ns() + 5000);
+  skipped.category = kSkippedCategory, skipped.shape = {8};
+  recorder.add(skipped);
+  recorder.set_cost({10, 2, 1.0, 0.021});
+  write_chrome_trace(recorder, folder_ / "t.json");
+  const json trace = json::parse(read_file(folder_ / "t.json"));
+  ASSERT_EQ(trace["deviceProperties"].size(), 2u);
+  EXPECT_EQ(trace["deviceProperties"][1]["id"], 1);
+  EXPECT_EQ(event(trace, "experts")["args"]["device"], 0);
+  EXPECT_EQ(event(trace, "head")["args"]["device"], 1);
+  EXPECT_EQ(event(trace, "head")["pid"], 1);
+  EXPECT_EQ(event(trace, "8 steps not recorded")["cat"], "user_annotation");
+  EXPECT_EQ(event(trace, "8 steps not recorded")["dur"], 5.0);
+  EXPECT_EQ(trace["otherData"]["steps"], "10");
+  EXPECT_EQ(trace["otherData"]["steps_recorded"], "2");
+  EXPECT_EQ(trace["otherData"]["recording_overhead"], "2.1 %");
+}
+
 TEST_F(ChromeTrace, HoldsEveryOpWithItsArguments) {
   Recorder recorder;
   SpanRecord r = op("linear_fp8", recorder.origin_ns() + 1234567, recorder.origin_ns() + 1236567);

@@ -117,5 +117,42 @@ TEST(ProfileTable, SaysHowManySpansAreMissing) {
   EXPECT_NE(text.find("2 more spans"), std::string::npos) << text;
 }
 
+TEST(ProfileSummary, GpusHaveRowsOfTheirOwn) {
+  Recorder recorder;
+  std::vector<DeviceSpan> spans;
+  for (const int32_t device : {0, 1}) {
+    for (const int64_t start : {100, 130}) {
+      DeviceSpan s;
+      s.name = "experts", s.start_ns = start + device, s.end_ns = start + device + 20, s.device = device, s.step = 1;
+      spans.push_back(s);
+    }
+  }
+  recorder.add_device_spans(spans);
+  SpanRecord skipped = span(kSkippedCategory, 0, 1000);
+  skipped.category = kSkippedCategory;
+  recorder.add(skipped);
+  recorder.set_cost({12, 2, 2.0, 0.05});
+  const Summary summary = summarize(recorder);
+  ASSERT_EQ(summary.rows.size(), 4u);
+  int64_t busy[2] = {}, gaps[2] = {};
+  for (const OpTotal& r : summary.rows) (r.name == "experts" ? busy : gaps)[r.device] += r.self_ns;
+  for (const int device : {0, 1}) {
+    EXPECT_EQ(busy[device], 40);
+    EXPECT_EQ(gaps[device], 10);
+  }
+  const auto lines = lines_of(format_table(summary, 80));
+  EXPECT_NE(lines[0].find("GPU"), std::string::npos);
+  EXPECT_EQ(lines.back(), "2 of 12 steps, recorded so that all take hardly longer: 2.5 %");
+}
+
+TEST(ProfileSummary, StepsThatWereLeftOutAreNoTime) {
+  Recorder recorder;
+  SpanRecord skipped = span(kSkippedCategory, 0, 1000);
+  skipped.category = kSkippedCategory;
+  recorder.add(skipped);
+  recorder.add(span("op", 2000, 2100));
+  EXPECT_EQ(summarize(recorder).covered_ns, 100);
+}
+
 }  // namespace
 }  // namespace fathom::profile
