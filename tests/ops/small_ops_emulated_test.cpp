@@ -287,12 +287,13 @@ void emulate_select(const IndexSelectArgs& a, int splits, int64_t patience, Keys
   p.exchange = exchange.data(), p.counts = counts.data(), p.candidates = candidates.data();
   std::vector<device::Words4> keys;
   if (how == Keys::written) {
-    p.keys_each = kManyEntries;
-    keys.resize(tokens * kManyEntries / 8, device::Words4{{~0u, ~0u, ~0u, ~0u}});
+    p.keys_each = (a.pages.size[1] * a.keys.page_rows + 127) / 128 * 128;
+    keys.resize(tokens * static_cast<size_t>(p.keys_each) / 8, device::Words4{{~0u, ~0u, ~0u, ~0u}});
     p.keys = reinterpret_cast<uint16_t*>(keys.data());
   }
+  constexpr bool kStream = !std::is_same_v<Scan, FewScan>;
   grid(splits, a.q.size[0], kThreads, sizeof(Scan),
-       [&](std::byte* shared) { select_block(p, *reinterpret_cast<Scan*>(shared)); });
+       [&](std::byte* shared) { select_block<true, kStream>(p, *reinterpret_cast<Scan*>(shared)); });
   for (const Exchange& e : exchange) {  // left as it was
     EXPECT_EQ(e.written, 0u);
     EXPECT_TRUE(std::ranges::all_of(e.reached, [](uint32_t n) { return n == 0; }));
@@ -306,6 +307,8 @@ TEST(SmallOpsEmulated, IndexSelectOfFewEntries) {
     few += aligned;
     if (index_select::is_wide(a))
       emulate_select<index_select::WideScan>(a, 3, 0, Keys::written);
+    else if (aligned && few % 2 == 0)
+      emulate_select<index_select::FewScan>(a, 3, 0, Keys::written);
     else
       emulate_select(a, 3, 0, aligned ? Keys::written : Keys::streamed);
   });

@@ -9,7 +9,8 @@
 namespace fathom::ops::index_select {
 
 /// Chooses among all keys of the token, at most kFewEntries: a thread has 16 neighbouring ones.
-FATHOM_DEVICE void choose_few(const Params& p, int64_t t, Selection& shared) {
+template <typename Choice>
+FATHOM_DEVICE void choose_few(const Params& p, int64_t t, Choice& shared) {
   constexpr int kThreadEntries = kFewEntries / kThreads;
   const Keys& keys = shared.keys;
   const int first = kThreadEntries * device::thread_index();
@@ -19,7 +20,8 @@ FATHOM_DEVICE void choose_few(const Params& p, int64_t t, Selection& shared) {
   const auto* words = reinterpret_cast<const device::Float4*>(p.keys + t * p.keys_each + first);
   FATHOM_UNROLL
   for (int w = 0; w < kThreadEntries / 8; ++w) {
-    const device::Float4 eight = device::load_l2(words + w);
+    device::Float4 eight = {};
+    if (first + 8 * w < keys.visible) eight = device::load_l2(words + w);
     const float pair[4] = {eight.x, eight.y, eight.z, eight.w};
     FATHOM_UNROLL
     for (int i = 0; i < 8; ++i) {
@@ -174,7 +176,7 @@ FATHOM_DEVICE int few_blocks(const Params& p, int32_t visible) {
 /// The block's share of the keys, then the choice by the last block. `blocks`: few_blocks().
 template <typename Scan>
 FATHOM_DEVICE void select_few(const Params& p, int64_t t, int blocks, const typename Scan::First& first, Scan& scan) {
-  Selection& shared = scan.choice;
+  auto& shared = scan.choice;
   scan.write_keys(p, t, blocks, first, p.keys + t * p.keys_each);
   device::fence();
   device::sync_block();
@@ -186,10 +188,8 @@ FATHOM_DEVICE void select_few(const Params& p, int64_t t, int blocks, const type
   }
   device::sync_block();
   if (!shared.flag) return;
-  if (shared.keys.visible <= kFewEntries)
-    choose_few(p, t, shared);
-  else
-    choose_many(p, t, shared);
+  if (Scan::kMostFew <= kFewEntries || shared.keys.visible <= kFewEntries) return choose_few(p, t, shared);
+  if constexpr (Scan::kMostFew > kFewEntries) choose_many(p, t, shared);
 }
 
 }  // namespace fathom::ops::index_select

@@ -26,7 +26,13 @@ __global__ void __launch_bounds__(index_select::kThreads, kResident)
 
 __global__ void __launch_bounds__(index_select::kThreads, 2)
     select_few_entries(const __grid_constant__ index_select::Params p) {
-  __shared__ index_select::WarpScan shared;
+  __shared__ index_select::FewScan shared;
+  index_select::select_block<true, false>(p, shared);
+}
+
+__global__ void __launch_bounds__(index_select::kThreads, 2)
+    select_many_entries(const __grid_constant__ index_select::Params p) {
+  __shared__ index_select::WarpKeys<index_select::Selection, index_select::kManyEntries> shared;
   index_select::select_block<true, false>(p, shared);
 }
 
@@ -65,7 +71,10 @@ void launch_select(const IndexSelectArgs& a, const Launch& l, bool wide) {
     if (w.keys_each > 0) p.keys = reinterpret_cast<uint16_t*>(base + w.keys_at), p.keys_each = w.keys_each;
   }
   const dim3 grid(static_cast<unsigned>(p.splits), static_cast<unsigned>(a.q.size[0]));
-  const auto kernel = which == Kernel::wide ? select_wide : which == Kernel::few ? select_few_entries : select_entries;
+  const auto kernel = which == Kernel::few    ? select_few_entries
+                      : which == Kernel::many ? select_many_entries
+                      : which == Kernel::wide ? select_wide
+                                              : select_entries;
   // Two blocks a multiprocessor need 80 KB of shared memory there, more than the driver sets apart by itself.
   device::check(
       "index_select", "division of the cache",

@@ -9,8 +9,9 @@
 
 namespace fathom::ops::index_select {
 
-/// What the warps of a block tell each other. Two successive sums use different turns.
-struct Counts {
+/// What the warps of a block tell each other. Two successive sums use different turns. (Aligned so that no load of one
+/// turn touches a word of the other.)
+struct alignas(16) Counts {
   uint32_t warp[2][kWarps];
 };
 

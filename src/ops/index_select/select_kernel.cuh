@@ -154,6 +154,20 @@ FATHOM_DEVICE void choose(const Params& p, int64_t t, Selection& shared) {
   write_chosen(p, t, count, shared);
 }
 
+/// A block's share of a stream, and the choice by the last block.
+template <typename Scan>
+FATHOM_DEVICE void stream_entries(const Params& p, int64_t t, Scan& scan) {
+  Selection& shared = scan.choice;
+  const Keys& keys = shared.keys;
+  const int split = device::block_x();
+  const int32_t part = (keys.visible + p.splits - 1) / p.splits, each = (part + kWarpKeys - 1) / kWarpKeys * kWarpKeys;
+  const auto bound = [&](int64_t at) { return static_cast<int32_t>(at < keys.visible ? at : keys.visible); };
+  const int count = scan.stream(p, t, bound(int64_t{each} * split), bound(int64_t{each} * (split + 1)));
+  if (p.splits == 1) return write_chosen(p, t, count, shared);
+  const uint32_t least = find_least(p, t, split, count, shared);
+  if (write_candidates(p, t, split, count, least, shared)) choose(p, t, shared);
+}
+
 /// Grid (splits, tokens). Pages, sequences and what is visible are read before the previous kernel has ended. `Scan`:
 /// shared memory of a way to score entries (WarpScan, WideScan). A kernel may be for few entries or for streams alone,
 /// which takes fewer registers.
@@ -161,7 +175,7 @@ template <bool kFew = true, bool kStream = true, typename Scan>
 FATHOM_DEVICE void select_block(const Params& p, Scan& scan) {
   const int split = device::block_x(), thread = device::thread_index();
   const int64_t t = device::block_y();
-  Selection& shared = scan.choice;
+  auto& shared = scan.choice;
   const int32_t k = p.a.topk;
   if (thread == 0) shared.keys = keys_of(p.a, t);
   device::sync_block();
@@ -184,13 +198,7 @@ FATHOM_DEVICE void select_block(const Params& p, Scan& scan) {
   if constexpr (kFew) {
     if (few) return select_few(p, t, blocks, first, scan);
   }
-  if constexpr (!kStream) return;
-  const int32_t part = (keys.visible + p.splits - 1) / p.splits, each = (part + kWarpKeys - 1) / kWarpKeys * kWarpKeys;
-  const auto bound = [&](int64_t at) { return static_cast<int32_t>(at < keys.visible ? at : keys.visible); };
-  const int count = scan.stream(p, t, bound(int64_t{each} * split), bound(int64_t{each} * (split + 1)));
-  if (p.splits == 1) return write_chosen(p, t, count, shared);
-  const uint32_t least = find_least(p, t, split, count, shared);
-  if (write_candidates(p, t, split, count, least, shared)) choose(p, t, shared);
+  if constexpr (kStream) stream_entries(p, t, scan);
 }
 
 }  // namespace fathom::ops::index_select

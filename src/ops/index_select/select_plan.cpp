@@ -38,15 +38,20 @@ int64_t most_shared(const DeviceInfo& d) {
 }
 
 Kernel kernel_for(const IndexSelectArgs& a, const DeviceInfo& d, bool wide) {
-  if (wide && is_wide(a)) return Kernel::wide;
-  const bool few = is_aligned(a) && entries_bound(a) <= kManyEntries && a.q.size[0] <= most_shared(d);
-  return few ? Kernel::few : Kernel::stream;
+  constexpr int64_t kFewTokens = 8;  // more work than latency from there on
+  const int64_t tokens = a.q.size[0], most = entries_bound(a);
+  const bool writes = is_aligned(a) && tokens <= most_shared(d);
+  wide = wide && is_wide(a);
+  if (writes && most <= kFewEntries && (!wide || tokens <= kFewTokens)) return Kernel::few;
+  if (wide) return Kernel::wide;
+  return writes && most <= kManyEntries ? Kernel::many : Kernel::stream;
 }
 
 int splits_for(const IndexSelectArgs& a, const DeviceInfo& d, Kernel kernel) {
   const int64_t tokens = std::max<int64_t>(1, a.q.size[0]), most = entries_bound(a);
   if (most <= a.topk || tokens > most_shared(d)) return 1;
-  const int64_t wanted = (most + kChunkKeys / 2 - 1) / (kChunkKeys / 2);
+  // Fewer blocks have less to tell each other.
+  const int64_t least = most > kManyEntries ? kChunkKeys : kChunkKeys / 2, wanted = (most + least - 1) / least;
   const int64_t room = std::max<int64_t>(1, d.sm_count * resident(d, kernel) / tokens);
   return static_cast<int>(std::min({wanted, room, int64_t{kMostSplits}}));
 }
@@ -63,7 +68,7 @@ Workspace workspace_for(const IndexSelectArgs& a, const DeviceInfo& d, Kernel ke
   const int64_t splits = splits_for(a, d, kernel), parts = splits > 1 ? tokens * splits : 0;
   w.counts_at = static_cast<size_t>(most_shared(d)) * sizeof(Exchange);
   w.candidates_at = (w.counts_at + static_cast<size_t>(parts) * sizeof(uint32_t) + 255) / 256 * 256;
-  w.keys_at = w.candidates_at + static_cast<size_t>(parts * a.topk) * sizeof(Candidate);
+  w.keys_at = (w.candidates_at + static_cast<size_t>(parts * a.topk) * sizeof(Candidate) + 255) / 256 * 256;
   if (kernel != Kernel::stream) w.keys_each = std::min<int64_t>(kManyEntries, (most + 127) / 128 * 128);
   w.total = w.keys_at + static_cast<size_t>(tokens * w.keys_each) * sizeof(uint16_t);
   return w;

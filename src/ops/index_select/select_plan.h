@@ -53,8 +53,9 @@ struct Workspace {
   int64_t keys_each = 0;  // 0: no keys are written
 };
 
-/// Which kernel takes the entries: few_kernel.cuh alone, the stream alone, or the one that does both by warpgroups.
-enum class Kernel { few, stream, wide };
+/// Which kernel takes the entries: those of few_kernel.cuh alone (up to kFewEntries with little of a multiprocessor, so
+/// that it finds a place beside others; up to kManyEntries), the stream alone, or the one that does both by warpgroups.
+enum class Kernel { few, many, stream, wide };
 /// Blocks that share a token's entries: from static bounds and the device alone. More than one for at most
 /// most_shared() tokens, and not more than can be resident together: they wait for each other.
 int splits_for(const IndexSelectArgs& a, const DeviceInfo& d, Kernel kernel);

@@ -19,6 +19,13 @@ struct Selection {
   uint32_t least;  // key that an entry must have to be kept
 };
 
+/// The same where a thread holds all the keys that it chooses from.
+struct FewSelection {
+  Counts counts;
+  Keys keys;
+  uint32_t flag;
+};
+
 /// This thread's keys of the first `count` in the buffer, plus one; 0 past the end.
 FATHOM_DEVICE void own_keys(int count, const Selection& shared, uint32_t (&key)[kThreadKeys]) {
   const int first = kThreadKeys * device::thread_index();

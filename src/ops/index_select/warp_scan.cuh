@@ -5,12 +5,12 @@
 
 namespace fathom::ops::index_select {
 
-/// Shared memory of a block.
-struct WarpScan {
-  static constexpr int kMostFew = kManyEntries;
+/// Shared memory of a block that writes keys.
+template <typename Choice, int kMost>
+struct WarpKeys {
+  static constexpr int kMostFew = kMost;
   Queries queries;
-  Selection choice;
-  alignas(4) uint16_t chunk[kChunkKeys];
+  Choice choice;
 
   struct First {
     RowPlace place;
@@ -38,14 +38,23 @@ struct WarpScan {
       if (lane % 4 < 2) here[lane % 4 * 8 + lane / 4] = static_cast<uint16_t>(key);
     }
   }
+
+ private:
+  static constexpr int kTile = 16;
+  FATHOM_DEVICE static int tile_index() { return device::block_x() * kWarps + device::warp_index(); }
+};
+using FewScan = WarpKeys<FewSelection, kFewEntries>;
+
+/// Shared memory of a block.
+struct WarpScan : WarpKeys<Selection, kManyEntries> {
+  alignas(4) uint16_t chunk[kChunkKeys];
+
   /// Scores entries [begin, end); returns how many candidates are in the buffer.
   FATHOM_DEVICE int stream(const Params& p, int64_t t, int32_t begin, int32_t end) {
     return is_aligned(choice.keys) ? rows<true>(p, t, begin, end) : rows<false>(p, t, begin, end);
   }
 
  private:
-  static constexpr int kTile = 16;
-  FATHOM_DEVICE static int tile_index() { return device::block_x() * kWarps + device::warp_index(); }
   template <bool kAligned>
   FATHOM_DEVICE int rows(const Params& p, int64_t t, int32_t begin, int32_t end) {
     const Keys& keys = choice.keys;  // registers are needed for other things
