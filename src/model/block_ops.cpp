@@ -133,6 +133,7 @@ void BlockOps::moe(View<const int32_t, 1> ids, const MoeWeights& m) {
   e.w1 = m.w1, e.w2 = m.w2, e.w3 = m.w3;
   e.shared_w1 = m.shared_w1, e.shared_w2 = m.shared_w2, e.shared_w3 = m.shared_w3;
   e.limit = static_cast<float>(config_.swiglu_limit);
+  e.x_is_old = true;  // the launch before is the router's, which reads x alone
   e.y = act.y, e.sum = act.part;
   // Without a shared expert and with no expert of this rank chosen there is nobody to write the sum.
   if (!e.sum.empty() && !m.shared_w1.codes.data) device_.zero(e.sum.data, static_cast<size_t>(bytes_of(e.sum)));

@@ -7,7 +7,7 @@
 #include <random>
 
 #include "ops/experts/experts.h"
-#include "ops/experts/moe_stream.cuh"
+#include "ops/experts/moe_few.cuh"
 #include "ops/gpu_emulator.h"
 #include "ops/order/order.h"
 
@@ -43,6 +43,14 @@ void emulate_stream(const moe::Params& p, const moe::Plan& plan, unsigned seed) 
       [&](std::byte* shared) { moe::stream_down<ExpertFormat::mxfp4, kGroups>(p, maps, shared); });
 }
 
+void emulate_few(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
+  const moe::Maps maps = moe::describe_weights(p, device::emulated_map);
+  device::emulator::run_grid(plan.up_blocks, 1, 1, 32 * plan.few_up.warps, plan.few_up.bytes, false, seed,
+                             [&](std::byte* shared) { moe::few_up(p, maps, shared); });
+  device::emulator::run_grid(plan.down_blocks, 1, 1, 32 * plan.few_down.warps, plan.few_down.bytes, false, seed,
+                             [&](std::byte* shared) { moe::few_down(p, maps, shared); });
+}
+
 /// Codes in the order of the kernels; `to` keeps them.
 void order(ExpertWeight& w, int32_t experts, std::vector<std::byte>& to) {
   to.assign(w.codes, w.codes + w.codes_stride * experts);
@@ -50,8 +58,8 @@ void order(ExpertWeight& w, int32_t experts, std::vector<std::byte>& to) {
   w.codes = to.data(), w.ordered = true;
 }
 
-/// All three kernels in workspace that starts as NaN. `stream_blocks`: of a GPU where warps stream; `groups`: with sums
-/// in groups.
+/// All kernels in workspace that starts as NaN. `stream_blocks`: of a GPU where warps stream, and where few tokens have
+/// kernels of their own; `groups`: with sums in groups.
 void emulate(ExpertsArgs a, unsigned seed = 1, int stream_blocks = 0, bool groups = false) {
   std::vector<std::byte> ordered[3];
   ExpertWeight* matrices[] = {&a.w1, &a.w3, &a.w2};
@@ -63,6 +71,7 @@ void emulate(ExpertsArgs a, unsigned seed = 1, int stream_blocks = 0, bool group
   std::vector<std::byte> workspace(moe::carve(a, plan, nullptr, p) + 256, std::byte{0xFF});
   const auto start = reinterpret_cast<uintptr_t>(workspace.data());
   moe::carve(a, plan, workspace.data() + (start + 255) / 256 * 256 - start, p);
+  if (plan.few) return emulate_few(p, plan, seed);
   device::emulator::run_grid(p.tokens + 1, 1, 1, moe::kPrepareThreads, plan.prepare_shared, false, seed,
                              [&](std::byte* shared) { moe::prepare_block(p, shared); });
   if (plan.stream_blocks > 0)
@@ -246,11 +255,11 @@ TEST(ExpertsEmulated, ATokenHasTheSameBitsWhateverTheBatch) {
 }
 
 TEST(ExpertsEmulated, WarpsThatStreamGiveTheBitsOfTheOtherKernels) {
-  const Shape shapes[] = {{.tokens = 6, .d = 384, .inner = 128, .choices = 3, .experts = 5},
-                          {.tokens = 5, .d = 128, .inner = 384, .shared = 128, .choices = 1, .experts = 4},
+  const Shape shapes[] = {{.tokens = 11, .d = 384, .inner = 128, .choices = 3, .experts = 9},
+                          {.tokens = 9, .d = 128, .inner = 384, .shared = 128, .choices = 1, .experts = 4},
                           {.tokens = 11, .d = 640, .inner = 128, .shared = 256, .choices = 1, .experts = 3},
                           {.tokens = 20, .d = 256, .inner = 256, .shared = 0, .choices = 2, .experts = 10},
-                          {.tokens = 5, .d = 4096, .inner = 128, .shared = 0, .choices = 1, .experts = 2}};
+                          {.tokens = 9, .d = 4096, .inner = 128, .shared = 0, .choices = 1, .experts = 3}};
   for (const Shape& s : shapes)
     for (const int blocks : {1, 2}) {
       Problem p(s, 20 + static_cast<unsigned>(s.tokens));
@@ -264,8 +273,76 @@ TEST(ExpertsEmulated, WarpsThatStreamGiveTheBitsOfTheOtherKernels) {
     }
 }
 
+TEST(ExpertsEmulated, FewTokensInTwoLaunchesGiveTheBitsOfTheOtherKernels) {
+  const Shape shapes[] = {{.tokens = 1},
+                          {.tokens = 1, .d = 2048, .inner = 128, .shared = 0, .choices = 3, .experts = 5},
+                          {.tokens = 2, .d = 128, .inner = 2048, .shared = 128, .choices = 2, .experts = 4},
+                          {.tokens = 3, .d = 640, .inner = 128, .shared = 256, .choices = 3, .experts = 6},
+                          {.tokens = 5, .d = 128, .inner = 128, .choices = 6, .experts = 9}};
+  bool old = false;
+  for (const Shape& s : shapes) {
+    Problem p(s, 60 + static_cast<unsigned>(s.tokens));
+    emulate(p.args(), 1);
+    const auto want = p.y;
+    p.poison();
+    ExpertsArgs a = p.args();
+    a.x_is_old = old = !old;
+    emulate(a, 2, 1);
+    int differ = 0;
+    for (size_t i = 0; i < want.size(); ++i) differ += want[i].bits != p.y[i].bits;
+    EXPECT_EQ(differ, 0) << s.tokens << " tokens, " << s.d << " wide";
+  }
+}
+
+TEST(ExpertsEmulated, RoundingToTheGridOfTheCodesGivesTheirValues) {
+  std::mt19937 random(3);
+  for (int i = 0; i < 300000; ++i) {
+    const auto bits = static_cast<uint32_t>(random());
+    // Everything, and more of where codes lie.
+    const auto v = std::bit_cast<float>(i % 2 ? bits : (bits & 0x80FFFFFFu) | (112u + bits % 23) << 23);
+    const float want = to_float(to_e4m3(v)), got = moe::round_e4m3(v);
+    if (std::isnan(v))
+      EXPECT_TRUE(std::isnan(got));
+    else
+      EXPECT_EQ(got, want) << v;
+  }
+  for (const float v : {448.0f, 464.0f, 1e30f, INFINITY, 0.0009765625f, 0.00146484375f, 0.0146484375f, 17.0f, 19.0f})
+    for (const float signed_v : {v, -v}) EXPECT_EQ(moe::round_e4m3(signed_v), to_float(to_e4m3(signed_v))) << signed_v;
+}
+
+TEST(ExpertsEmulated, FewTokensOfARankSkipTheExpertsOfOthers) {
+  Problem p({.tokens = 3, .d = 256, .inner = 128, .choices = 2, .experts = 4}, 18);
+  p.expert = {1, 2, 0, 99, -1, -1};
+  for (auto* m : {&p.w1, &p.w3, &p.w2}) std::fill(m->scale.begin(), m->scale.end(), std::byte{120});
+  emulate(p.args());
+  const auto want = p.y;
+  p.poison();
+  emulate(p.args(), 2, 1);
+  for (int64_t t = 0; t < 3; ++t)
+    EXPECT_EQ(row_of(p, t),
+              std::vector<bf16>(want.begin() + t * p.y_stride(), want.begin() + t * p.y_stride() + p.shape.d));
+}
+
+TEST(ExpertsPlan, FewTokensTakeTwoLaunchesAsLongAsTheyFit) {
+  const auto plan_of = [](int64_t tokens, int64_t d, int64_t inner) {
+    ExpertsArgs a;
+    a.x.size[0] = tokens, a.x.size[1] = d, a.expert.size[1] = 6, a.experts = 256;
+    a.w1.rows = a.w3.rows = inner;
+    a.shared_w1.codes = View<const e4m3, 2>(reinterpret_cast<const e4m3*>(&a), inner, d);
+    return moe::make_plan(a, 8, 132);
+  };
+  for (const int64_t tokens : {1, 2, 3, 4, 5}) {
+    const moe::Plan p = plan_of(tokens, 4096, 2048);
+    EXPECT_TRUE(p.few) << tokens;
+    EXPECT_GE(std::min(p.few_up.stages, p.few_down.stages), 2);
+    EXPECT_LE(std::max(p.few_up.bytes, p.few_down.bytes), moe::kFewShared);
+  }
+  EXPECT_FALSE(plan_of(6, 4096, 2048).few);
+  EXPECT_FALSE(plan_of(5, 7168, 4096).few);
+}
+
 TEST(ExpertsEmulated, WarpsThatStreamInGroupsMatchTheReference) {
-  const Shape shapes[] = {{.tokens = 6, .d = 384, .inner = 128, .choices = 3, .experts = 5},
+  const Shape shapes[] = {{.tokens = 11, .d = 384, .inner = 128, .choices = 3, .experts = 9},
                           {.tokens = 11, .d = 640, .inner = 128, .shared = 256, .choices = 1, .experts = 3},
                           {.tokens = 20, .d = 256, .inner = 384, .shared = 0, .choices = 2, .experts = 10}};
   for (const Shape& s : shapes) {

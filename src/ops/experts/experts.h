@@ -24,6 +24,9 @@ struct ExpertsArgs {
   Fp8Weight shared_w1, shared_w3;  // [Is, d]; codes.data == null: no shared expert
   Fp8Weight shared_w2;             // [d, Is]
   float limit = 10;
+  /// Promise that the launch before this one writes neither x nor x_scale and that nothing but it may still be running
+  /// that uses the same workspace: what needs no choice may then begin while it runs.
+  bool x_is_old = false;
   View<bf16, 2> y;     // out [T, d]
   View<float, 2> sum;  // out [T, d] in place of y, not rounded; no data: y
 };

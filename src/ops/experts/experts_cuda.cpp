@@ -5,7 +5,7 @@
 //   sm90_fast  with 12 tokens and more on sm_90 (MXFP4), sums in groups of 32 columns: fewer instructions
 // The first two give a token the same bits in every batch. Pointers of codes, x and y must be multiples of 16 bytes,
 // those of fp4 scales of 8, and so must the distances between experts and rows. "sm90" reads weights before the
-// previous kernel of the stream has ended: it must not write them.
+// previous kernel of the stream has ended: it must not write them; where x_is_old promises it, x too (few tokens).
 #ifdef FATHOM_HAVE_CUDA
 #include "ops/experts/moe_params.h"
 

@@ -83,8 +83,34 @@ FATHOM_DEVICE float hidden_value(float gate, float up, float limit, float weight
   return weighted ? device::multiply(weight, product) : product;
 }
 
+/// v rounded to the e4m3 grid, saturating; the value of to_e4m3(v) but for the sign of 0, without its branches.
+FATHOM_DEVICE float round_e4m3(float v) {
+  const float bound = v > 448.0f ? 448.0f : v < -448.0f ? -448.0f : v;  // NaN stays
+  // With this added, the last bit is that of 3 bits behind the leading one, or of 2^-9.
+  const float lift = fmaxf(std::bit_cast<float>((word(bound) & 0x7F800000u) + 0x0A400000u), 24576.0f);
+  return device::add(device::add(bound, lift), -lift);
+}
+
+/// Eight of the 128 channels that half a warp has, quantised, widened and in product order. `kGroups`: as prepare does
+/// for x.
+template <bool kGroups = false>
+FATHOM_DEVICE Words4 quantized_words(const Float4& eight) {
+  const uint32_t words[4] = {word(eight.x), word(eight.y), word(eight.z), word(eight.w)};
+  float v[8], most = 0;
+  FATHOM_UNROLL
+  for (int k = 0; k < 4; ++k) {
+    v[2 * k] = device::low_half(words[k]), v[2 * k + 1] = device::high_half(words[k]);
+    most = fmaxf(most, fmaxf(fabsf(v[2 * k]), fabsf(v[2 * k + 1])));
+  }
+  const e8m0 scale = e4m3_scale(device::group_max(most, 16));
+  const float inverse = reciprocal(scale), factor = kGroups ? lifted(to_float(scale)) : to_float(scale);
+  FATHOM_UNROLL
+  for (int k = 0; k < 8; ++k) v[k] = round_e4m3(v[k] * inverse) * factor;
+  return product_order(v);
+}
+
 /// Quantises 128 channels of every token of the tile and puts them in product order. Half a warp has a token; this is
-/// warp `warp` of `warps` that share the work. `kGroups`: as prepare does for x.
+/// warp `warp` of `warps` that share the work.
 template <bool kGroups = false>
 FATHOM_DEVICE void quantize_group(const Params& p, const Work& work, int group, int warp, int warps) {
   const Tile& tile = work.tile;
@@ -95,18 +121,8 @@ FATHOM_DEVICE void quantize_group(const Params& p, const Work& work, int group, 
     const int64_t slot = slot_of(p, work, mine ? i : tile.count - 1);
     auto* row = reinterpret_cast<std::byte*>(p.hidden + slot * p.hidden_pitch) + group * 2 * kBlock;
     const Float4 eight = device::load_l2(reinterpret_cast<const Float4*>(row) + lane % 16);
-    const uint32_t words[4] = {word(eight.x), word(eight.y), word(eight.z), word(eight.w)};
-    float v[8], most = 0;
-    FATHOM_UNROLL
-    for (int k = 0; k < 4; ++k) {
-      v[2 * k] = device::low_half(words[k]), v[2 * k + 1] = device::high_half(words[k]);
-      most = fmaxf(most, fmaxf(fabsf(v[2 * k]), fabsf(v[2 * k + 1])));
-    }
-    const e8m0 scale = e4m3_scale(device::group_max(most, 16));
-    const float inverse = reciprocal(scale), factor = kGroups ? lifted(to_float(scale)) : to_float(scale);
-    FATHOM_UNROLL
-    for (int k = 0; k < 8; ++k) v[k] = to_float(to_e4m3(v[k] * inverse)) * factor;
-    if (mine) *reinterpret_cast<Words4*>(row + (kGroups ? lane % 16 * 16 : place_of(lane % 16))) = product_order(v);
+    const Words4 words = quantized_words<kGroups>(eight);
+    if (mine) *reinterpret_cast<Words4*>(row + (kGroups ? lane % 16 * 16 : place_of(lane % 16))) = words;
   }
 }
 

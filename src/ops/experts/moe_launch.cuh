@@ -53,6 +53,9 @@ void launch_instance(const Params& p, const Plan& plan, bool early, void* stream
 
 template <ExpertFormat kFormat>
 void launch_format(const Params& p, const Plan& plan, bool early, void* stream) {
+  if constexpr (kFormat == ExpertFormat::mxfp4) {
+    if (plan.few) return launch_few_mxfp4(p, plan, stream);
+  }
   launch_prepare(p, plan, early, stream);
   if constexpr (kFormat == ExpertFormat::mxfp4) {
     if (plan.stream_blocks > 0) return launch_stream_mxfp4(p, plan, stream);

@@ -3,13 +3,15 @@
 // Three launches. *Prepare* sorts tokens by expert into tiles (up to `tile_tokens` tokens of one expert), and widens x
 // to bf16. *Up* multiplies a tile by rows of w1 and the same rows of w3, down to the hidden row; the block that
 // completes 128 channels of a tile quantises them. *Down* multiplies by w2; the block that completes some columns of y
-// sums the experts of every token. Tiles are counted on the device; grids come from the largest possible number.
+// sums the experts of every token. Tiles are counted on the device; grids come from the largest possible number. Few
+// tokens on sm_90 take two launches (moe_few.cuh).
 //
 // Columns of a row go in blocks of 128 and the blocks into `slices`, a power of two that depends on the widths alone:
 // a slice is summed by one warp, block after block, and slices are added in order. So a token has the same bits
 // whatever else is in the batch.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -34,6 +36,11 @@ inline constexpr int kStreamWarps = 16, kStreamStages = 3, kStreamStage = 2 * kM
 inline constexpr int kStreamRing = kStreamStages * kStreamStage;
 inline constexpr int kStreamShared = kStreamWarps * (kStreamRing + kStreamStages * 8);  // with 8-byte barriers
 
+/// Few tokens (moe_few.cuh): a warp has a ring of 2 to 4 stages of 128 bytes of 2 x 16 rows, with their scales.
+inline constexpr int kFewUpWarps = 16, kFewDownWarps = 16, kFewTokens = 8, kFewSlots = 32;
+inline constexpr int kFewMostStages = 4, kFewStage = 2 * kMatrixBytes, kFewScaleBytes = 256;
+inline constexpr int kFewShared = 227 * 1024;  // bytes a block may have on sm_90
+
 /// The same matrix of every expert, or the shared one (distances between experts are 0).
 struct Weight {
   const std::byte* codes = nullptr;
@@ -54,6 +61,14 @@ constexpr bool uses_ring(int tiles) {
   return tiles == 2;
 }
 
+/// Where things lie in the shared memory of a block of moe_few.cuh, in bytes; rings come first.
+struct FewLayout {
+  int32_t warps = 0, stages = 0;                  // of a block; of a warp's ring; 0: there is no place
+  int32_t scales = 0, barriers = 0, meeting = 0;  // of the rings; barriers of the rings, of the groups of warps
+  int32_t rows = 0, sums = 0;                     // activations; fp32
+  int32_t row_pitch = 0, bytes = 0;
+};
+
 struct Plan {
   int tiles = 1;  // of 8 tokens: 1, 2, and 8 (6 for nvfp4, whose scales take registers)
   int log2_up_slices = 0, log2_down_slices = 0;
@@ -62,6 +77,8 @@ struct Plan {
   int up_blocks = 0, down_blocks = 0;        // grid width
   size_t up_shared = 0, down_shared = 0, prepare_shared = 0;
   int stream_blocks = 0;  // where warps stream: as many as multiprocessors; otherwise 0
+  bool few = false;       // two launches, of moe_few.cuh, with as many blocks as up_blocks and down_blocks
+  FewLayout few_up, few_down;
 
   int tile_tokens() const { return stream_blocks > 0 ? 8 : 8 * tiles; }
   int shared_tokens() const { return 8 * tiles; }  // of the shared expert
@@ -83,8 +100,10 @@ struct Params {
   int32_t tokens = 0, choices = 0, experts = 0, first_expert = 0, d = 0, hidden_pitch = 0;
   float limit = 10;
   int32_t tile_tokens = 8, shared_tokens = 8, shared_tiles = 0, counters = 0;
-  bool few = false;     // tiles can be found without the sort
-  bool groups = false;  // sums of 32 columns are scaled (moe_groups.cuh); activations lie in the order of columns
+  bool few = false;       // tiles can be found without the sort
+  bool x_is_old = false;  // x may be read before the previous kernel has ended
+  FewLayout few_up, few_down;
+  bool groups = false;    // sums of 32 columns are scaled (moe_groups.cuh); activations lie in the order of columns
   int32_t log2_up_slices = 0, log2_down_slices = 0, log2_up_sets = 0, log2_down_sets = 0;
 
   // Workspace. A slot is token * choices + choice, and tokens * choices + token for the shared expert.
@@ -112,7 +131,7 @@ inline int most_tiles_of(const DeviceInfo& device) {
 
 /// The stream_blocks of a GPU.
 inline int stream_blocks_of(const DeviceInfo& device) {
-  const bool fits = device.compute_capability == 90 && device.shared_bytes >= kStreamShared;
+  const bool fits = device.compute_capability == 90 && device.shared_bytes >= std::max(kStreamShared, kFewShared);
   return fits ? device.sm_count : 0;
 }
 
@@ -131,6 +150,7 @@ void launch_mxfp4(const Params& p, const Plan& plan, bool early, void* stream);
 void launch_nvfp4(const Params& p, const Plan& plan, bool early, void* stream);
 void launch_fp8(const Params& p, const Plan& plan, bool early, void* stream);
 void launch_stream_mxfp4(const Params& p, const Plan& plan, void* stream);  // without prepare; by p.groups
+void launch_few_mxfp4(const Params& p, const Plan& plan, void* stream);     // without prepare
 void launch_prepare(const Params& p, const Plan& plan, bool early, void* stream);
 
 }  // namespace fathom::ops::moe

@@ -24,6 +24,42 @@ size_t shared_bytes(int warps, int tiles) {
   return std::max<size_t>(sums, tiles > 2 ? kRingBytes : uses_ring(tiles) ? warps * kWeightRing : 0);
 }
 
+/// `rows` of activations of `width` columns; `sums` in fp32 of a block and of each four warps. Takes the most warps, at
+/// most `most_warps`, whose rings have two stages, and then the most stages.
+FewLayout few_layout(int64_t rows, int64_t width, int64_t sums, int64_t sums_of_four, int most_warps) {
+  constexpr int64_t kWarpStage = kFewStage + kFewScaleBytes + 8, kMeeting = 4 * 8;
+  FewLayout l;
+  l.row_pitch = static_cast<int32_t>(2 * width + 64);  // neighbouring rows meet in no bank
+  for (int warps = most_warps; warps >= kMaxSlices; warps -= kMaxSlices) {
+    const int64_t groups = warps / kMaxSlices, all_sums = sums + groups * sums_of_four;
+    const int64_t fixed = rows * l.row_pitch + all_sums * 4 + groups * kMeeting;
+    const int64_t stages = fixed < kFewShared ? (kFewShared - fixed) / (warps * kWarpStage) : 0;
+    if (stages < 2) continue;
+    l.warps = warps, l.stages = static_cast<int32_t>(std::min<int64_t>(kFewMostStages, stages));
+    l.scales = l.stages * warps * kFewStage;
+    l.barriers = l.scales + l.stages * warps * kFewScaleBytes;
+    l.meeting = l.barriers + l.stages * warps * 8;
+    l.rows = static_cast<int32_t>(l.meeting + groups * kMeeting);
+    l.sums = static_cast<int32_t>(l.rows + rows * l.row_pitch);
+    l.bytes = static_cast<int32_t>(l.sums + all_sums * 4);
+    break;
+  }
+  return l;
+}
+
+/// The plan of moe_few.cuh, where its conditions hold.
+void plan_few(Plan& p, const ExpertsArgs& a, int64_t inner) {
+  const int64_t tokens = a.x.size[0], routed = tokens * a.expert.size[1], d = a.x.size[1];
+  if (a.w1.format != ExpertFormat::mxfp4 || tokens > kFewTokens || routed > kFewSlots) return;
+  p.few_up = few_layout(tokens, d, 0, 2 * 2 * tokens * kGroupRows << p.log2_up_slices, kFewUpWarps);
+  const int64_t slots = routed + (a.shared_w1.codes.data ? tokens : 0);
+  p.few_down = few_layout(slots, inner, slots * 2 * kGroupRows << p.log2_down_slices, 0, kFewDownWarps);
+  const int64_t widest = std::max(d >> p.log2_up_slices, inner >> p.log2_down_slices) / kBlock + 1;
+  p.few = p.few_up.stages > 0 && p.few_down.stages > 0 && widest <= 32;  // a lane has the scale of a block
+  if (!p.few) return;
+  p.log2_up_sets = p.log2_down_sets = 0, p.stream_blocks = 0;
+}
+
 Weight pack(const ExpertWeight& w) {
   Weight to;
   to.codes = w.codes, to.scale = reinterpret_cast<const uint8_t*>(w.scale), to.global = w.global_scale;
@@ -62,6 +98,7 @@ Plan make_plan(const ExpertsArgs& a, int most_tiles, int stream_blocks) {
   p.log2_down_sets = p.tiles <= 2 ? (tokens <= 4 ? 0 : 2 - p.log2_down_slices) : d % 256 == 0 ? 3 : 2;
   // Warps that stream take 8 tokens of an expert; with many more on average its weights would be read twice.
   if (p.tiles == 2 && each <= 4 && a.w1.format == ExpertFormat::mxfp4) p.stream_blocks = stream_blocks;
+  if (stream_blocks > 0) plan_few(p, a, inner);
   const int64_t tile = p.tile_tokens(), shared = p.shared_tokens();
   p.shared_tiles = a.shared_w1.codes.data ? static_cast<int>((tokens + shared - 1) / shared) : 0;
   const int64_t touched = std::min<int64_t>(a.experts, slots);
@@ -108,6 +145,7 @@ Params pack(const ExpertsArgs& a, const Plan& plan) {
   p.tile_tokens = plan.tile_tokens(), p.shared_tokens = plan.shared_tokens(), p.shared_tiles = plan.shared_tiles;
   p.few = p.tokens <= p.tile_tokens && p.tokens * p.choices <= 32;
   p.log2_up_slices = plan.log2_up_slices, p.log2_down_slices = plan.log2_down_slices;
+  p.x_is_old = a.x_is_old, p.few_up = plan.few_up, p.few_down = plan.few_down;
   p.log2_up_sets = plan.log2_up_sets, p.log2_down_sets = plan.log2_down_sets;
   return p;
 }

@@ -1,0 +1,222 @@
+// The expert kernels for few tokens on sm_90 (MXFP4): up to 32 slots, two launches, no counters.
+//
+// A block has 16 rows of w1 and of w3 (32 rows of w2) of *every* tile, so that all multiprocessors read the same number
+// of bytes and what belongs together meets in the shared memory of one block. A warp's task is these rows times one
+// slice of the columns; the copy unit brings its weights, 128 bytes of the 2 x 16 rows at a time, to a ring of the warp
+// that goes on from task to task. Blocks find the tiles from the router's choice themselves.
+//
+// *Up* begins with the shared expert, which needs no choice (`x_is_old`: while the router still runs), and leaves
+// hidden rows as computed. *Down* asks for its first weights before up has ended, quantises the hidden rows into shared
+// memory, and adds the experts of a token there. Sums are those of the other kernels, in the same order: the same bits.
+#pragma once
+
+#include "ops/experts/moe_few_product.cuh"
+
+namespace fathom::ops::moe {
+
+/// The e4m3 code in the low byte, without branches.
+FATHOM_DEVICE float widen(uint32_t code) {
+  constexpr float kUp = 1329227995784915872903807060280344576.0f;  // 2^120
+  const float v = std::bit_cast<float>((code & 0x80) << 24 | (code & 0x7F) << 20) * kUp;
+  return (code & 0x7F) == 0x7F ? std::bit_cast<float>(0x7FC00000u) : v;
+}
+
+/// x as bf16 in product order, into shared memory; all threads.
+FATHOM_DEVICE void stage_x(const Params& p, std::byte* rows) {
+  FATHOM_UNROLL_1
+  for (int token = 0; token < p.tokens; ++token) {
+    const auto* codes = reinterpret_cast<const uint64_t*>(p.x + token * p.x_stride);
+    const e8m0* scale = p.x_scale + token * p.x_scale_stride;
+    std::byte* to = rows + token * p.few_up.row_pitch;
+    FATHOM_UNROLL_1
+    for (int i = device::thread_index(); i < p.d / 8; i += 32 * p.few_up.warps) {
+      const uint64_t eight = device::load_l2(codes + i);
+      const float factor = to_float(scale[i / 16]);
+      float v[8];
+      FATHOM_UNROLL
+      for (int k = 0; k < 8; ++k) v[k] = widen(static_cast<uint32_t>(eight >> 8 * k)) * factor;
+      *reinterpret_cast<Words4*>(to + i / 16 * kBlockBytes + place_of(i % 16)) = product_order(v);
+    }
+  }
+}
+
+/// Where the warps of a group hand over the sums of a tile: two places in turn.
+struct Meeting {
+  Phases *done, *free;  // [2] each
+  float* sums;          // [2][slice][matrix][tokens][16]
+  int slices, tokens;
+
+  FATHOM_DEVICE Meeting(const Params& p, std::byte* shared, int group) {
+    auto* phases = reinterpret_cast<Phases*>(shared + p.few_up.meeting) + group * 4;
+    done = phases, free = phases + 2;
+    slices = 1 << p.log2_up_slices, tokens = p.tokens;
+    sums = reinterpret_cast<float*>(shared + p.few_up.sums) + group * 2 * size();
+  }
+  FATHOM_DEVICE int size() const { return 2 * slices * tokens * kGroupRows; }
+  FATHOM_DEVICE void init() const {
+    for (int i = 0; i < 2; ++i) device::init_phases(done + i, slices), device::init_phases(free + i, 1);
+    device::publish_phases();
+  }
+  FATHOM_DEVICE float* at(int round, int slice, int matrix) const {
+    return sums + (round & 1) * size() + (2 * slice + matrix) * tokens * kGroupRows;
+  }
+};
+
+/// What comes after the products of a tile, by one warp of the group.
+FATHOM_DEVICE void few_hidden(const Params& p, const Meeting& m, const FewTask& t, int first_row, int round, int lane) {
+  const bool weighted = t.expert >= 0;
+  const int tokens = few_tokens(p, t);
+  const float factor = weighted ? restore<ExpertFormat::mxfp4>(p.w1, t.expert) : restore<ExpertFormat::fp8>(p.s1, -1);
+  FATHOM_UNROLL_1
+  for (int i = lane; i < tokens * kGroupRows; i += 32) {
+    const int column = i / kGroupRows, row = i % kGroupRows;
+    float gate = 0, up = 0;
+    FATHOM_UNROLL_1
+    for (int s = 0; s < m.slices; ++s) gate += m.at(round, s, 0)[i], up += m.at(round, s, 1)[i];
+    const int slot = few_slot(p, t, column);
+    const float weight = weighted ? p.weight[slot / p.choices * p.weight_stride + slot % p.choices] : 1.0f;
+    p.hidden[int64_t{slot} * p.hidden_pitch + first_row + row] =
+        to_bf16(hidden_value(gate * factor, up * factor, p.limit, weight, weighted));
+  }
+}
+
+/// Task n of a warp of up: product, meeting and, for one warp of the group, the hidden rows.
+template <ExpertFormat kFormat>
+FATHOM_DEVICE void up_task(const Params& p, FewRing& ring, const UpTasks& tasks, const Meeting& m, int n,
+                           const SharedScales& scales, const std::byte* rows, int lane) {
+  const FewTask t = tasks.get(n);
+  const int tokens = few_tokens(p, t), column = lane / 4 < tokens ? lane / 4 : tokens - 1;
+  const int slot = few_slot(p, t, column), token = t.expert < 0 ? column : slot / p.choices;
+  const std::byte* x = rows + token * p.few_up.row_pitch;
+  float sum[2][4];
+  few_product<kFormat>(sum, ring, tasks, t, scales, x, lane);
+  if (n >= 2) device::await(m.free + (n & 1), n / 2 - 1);
+  for_few_sums(sum, tokens, lane,
+               [&](int i, int matrix, int row, float v) { m.at(n, t.slice, matrix)[i * kGroupRows + row] = v; });
+  device::sync_warp();
+  if (lane == 0) device::arrive(m.done + (n & 1));
+  if (n % m.slices != t.slice) return;
+  device::await(m.done + (n & 1), n / 2);
+  few_hidden(p, m, t, tasks.row, n, lane);
+  device::sync_warp();
+  if (lane == 0) device::arrive(m.free + (n & 1));
+}
+
+/// Grid: rows of I / 16.
+FATHOM_DEVICE void few_up(const Params& p, const Maps& maps, std::byte* shared) {
+  const int lane = device::lane_index();
+  UpTasks tasks(p, maps);
+  FewRing ring(p.few_up, shared, lane);
+  std::byte* rows = shared + p.few_up.rows;
+  const Meeting meeting(p, shared, tasks.group);
+  if (device::warp_index() % kMaxSlices == 0 && lane == 0) meeting.init();
+  ring.fill(tasks);  // of the shared expert
+  const SharedScales scales = shared_scales(tasks, lane);
+  if (!p.x_is_old) device::wait_for_previous_kernel();
+  stage_x(p, rows);
+  device::sync_block();
+  const int ready = tasks.count;
+  if (ready > 0) up_task<ExpertFormat::fp8>(p, ring, tasks, meeting, 0, scales, rows, lane);
+  device::wait_for_previous_kernel();  // the choice
+  device::let_next_kernel_start();
+  tasks.set_tiles();
+  device::sync_warp();
+  ring.fill(tasks);
+  FATHOM_UNROLL_1
+  for (int n = ready; n < tasks.count; ++n)
+    up_task<ExpertFormat::mxfp4>(p, ring, tasks, meeting, n, scales, rows, lane);
+}
+
+/// Quantises the hidden rows and puts them in product order into shared memory; all threads. Half a warp has 128
+/// channels of a slot.
+FATHOM_DEVICE void stage_hidden(const Params& p, uint32_t live, std::byte* rows) {
+  const int lane = device::lane_index(), half = lane / 16, warps = p.few_down.warps;
+  const int routed = p.tokens * p.choices, slots = routed + (p.shared_tiles > 0 ? p.tokens : 0);
+  const int groups = p.hidden_pitch / kBlock, all = slots * groups, inverse = ((1 << 20) + groups - 1) / groups;
+  // Calls `work(slot, group, lives)` for this half warp; the same for whole warps.
+  const auto for_own = [&](const auto& work) {
+    FATHOM_UNROLL_1
+    for (int first = device::warp_index() * 2; first < all; first += 2 * warps) {
+      const int i = first + half, slot = i * inverse >> 20, group = i - slot * groups;  // slot: i / groups
+      const bool lives = slot < routed ? group < p.w2.blocks && (live >> slot & 1) != 0 : group < p.s2.blocks;
+      work(slot, group, i < all && lives);
+    }
+  };
+  for_own([&](int slot, int group, bool lives) {
+    if (!lives) return;
+    const bf16* from = p.hidden + int64_t{slot} * p.hidden_pitch + group * kBlock + lane % 16 * 8;
+    device::copy_async_16(rows + slot * p.few_down.row_pitch + group * kBlockBytes + lane % 16 * 16, from, true);
+  });
+  device::copy_async_commit();
+  device::copy_async_wait<0>();
+  device::sync_warp();
+  for_own([&](int slot, int group, bool lives) {
+    std::byte* at = rows + slot * p.few_down.row_pitch + group * kBlockBytes;
+    const Words4 words = quantized_words(lives ? reinterpret_cast<const Float4*>(at)[lane % 16] : Float4{0, 0, 0, 0});
+    device::sync_warp();  // all have read what is overwritten now
+    if (lives) *reinterpret_cast<Words4*>(at + place_of(lane % 16)) = words;
+  });
+}
+
+/// y of the block's 32 rows: for each token its experts in ascending order, then the shared one. `sums`:
+/// [slot][slice][32].
+FATHOM_DEVICE void few_sum(const Params& p, uint32_t live, const float* sums) {
+  constexpr int kRows = 2 * kGroupRows;
+  const int slices = 1 << p.log2_down_slices, first_row = device::block_x() * kRows;
+  FATHOM_UNROLL_1
+  for (int i = device::thread_index(); i < p.tokens * kRows; i += 32 * p.few_down.warps) {
+    const int token = i / kRows, row = i % kRows;
+    float total = 0;
+    const auto add = [&](int slot, float factor) {
+      const float* from = sums + slot * slices * kRows + row;
+      float sum = 0;
+      FATHOM_UNROLL_1
+      for (int s = 0; s < slices; ++s) sum += from[s * kRows];
+      total += round_bf16(sum * factor);
+    };
+    const float factor = restore<ExpertFormat::mxfp4>(p.w2, 0);
+    FATHOM_UNROLL_1
+    for (int c = 0; c < p.choices; ++c)
+      if (live >> (token * p.choices + c) & 1) add(token * p.choices + c, factor);
+    if (p.shared_tiles > 0) add(p.tokens * p.choices + token, restore<ExpertFormat::fp8>(p.s2, -1));
+    if (p.sum)
+      p.sum[token * p.sum_stride + first_row + row] = total;
+    else
+      p.y[token * p.y_stride + first_row + row] = to_bf16(total);
+  }
+}
+
+/// Grid: rows of d / 32.
+FATHOM_DEVICE void few_down(const Params& p, const Maps& maps, std::byte* shared) {
+  constexpr int kRows = 2 * kGroupRows;
+  const int lane = device::lane_index();
+  FewRing ring(p.few_down, shared, lane);
+  const DownTasks tasks(p, maps);  // the choice is older than up
+  ring.fill(tasks);
+  const SharedScales scales = shared_scales(tasks, lane);
+  std::byte* rows = shared + p.few_down.rows;
+  auto* sums = reinterpret_cast<float*>(shared + p.few_down.sums);
+  device::wait_for_previous_kernel();  // the hidden rows
+  device::let_next_kernel_start();
+  stage_hidden(p, tasks.tiles.live, rows);
+  device::sync_block();
+  FATHOM_UNROLL_1
+  for (int n = 0; n < tasks.count; ++n) {
+    const FewTask t = tasks.get(n);
+    const int tokens = few_tokens(p, t), column = lane / 4 < tokens ? lane / 4 : tokens - 1;
+    const std::byte* x = rows + few_slot(p, t, column) * p.few_down.row_pitch;
+    float sum[2][4];
+    if (t.expert < 0)
+      few_product<ExpertFormat::fp8>(sum, ring, tasks, t, scales, x, lane);
+    else
+      few_product<ExpertFormat::mxfp4>(sum, ring, tasks, t, scales, x, lane);
+    for_few_sums(sum, tokens, lane, [&](int i, int part, int row, float v) {
+      const int place = (few_slot(p, t, i) << p.log2_down_slices) + t.slice;
+      sums[place * kRows + part * kGroupRows + row] = v;
+    });
+  }
+  device::sync_block();
+  few_sum(p, tasks.tiles.live, sums);
+}
+
+}  // namespace fathom::ops::moe
