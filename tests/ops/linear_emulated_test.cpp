@@ -7,6 +7,7 @@
 #include "ops/gpu_emulator.h"
 #include "ops/linear/gemm_wide.cuh"
 #include "ops/linear/linear.h"
+#include "ops/linear/stream_kernel.cuh"
 
 namespace fathom::ops {
 
@@ -256,6 +257,76 @@ TEST(LinearEmulated, ARowHasTheSameBitsWhateverTheBatch) {
   const auto wide = bits_of_token_21<Math::e4m3_wide>(p, 21, 1, kH200, true);
   EXPECT_EQ(wide, bits_of_token_21<Math::e4m3_wide>(p, 16, 12, kH200, true));
   EXPECT_EQ(wide, bits_of_token_21<Math::e4m3_wide>(p, 0, 40, kH200, true));
+}
+
+void stream(const LinearFp8Args& a, bool paired = false, unsigned seed = 1) {
+  stream::Work work = stream::pack(a);
+  stream::Plan plan = stream::make_plan(stream::Input::e4m3, work.row_tiles, work.params.units, work.params.tokens);
+  plan.paired = paired && plan.slices() > 1;
+  stream::fit(stream::Input::e4m3, plan, work.params.units);
+  stream::set_plan(work.params, plan);
+  const stream::Maps maps = stream::describe_weights(work, device::emulated_map);
+  const auto run = [&]<int kTiles>() {
+    device::emulator::run_grid(plan.cluster(), plan.token_tiles, plan.grid_tiles(), stream::threads(kTiles),
+                               plan.shared_bytes, plan.cluster() > 1, seed,
+                               [&](std::byte* shared) { stream::linear_block<kTiles>(work.params, maps, shared); });
+  };
+  if (plan.tiles == 1) return run.operator()<1>();
+  if (plan.tiles == 2) return run.operator()<2>();
+  if (plan.tiles == 4) return run.operator()<4>();
+  run.operator()<8>();
+}
+
+void expect_streamed(int64_t tokens, int64_t k, const std::vector<int64_t>& rows, bool paired = false) {
+  Problem p(tokens, k, rows, 7);
+  linear_fp8_ref(p.fp8(), {});
+  const auto want = p.y16;
+  p.poison();
+  stream(p.fp8(), paired);
+  EXPECT_LE(worst_error(p, p.y16, want), 4e-3) << tokens << " x " << k;
+}
+
+TEST(LinearEmulated, Fp8ProductsThatStreamMatchTheReference) {
+  expect_streamed(1, 128, {16});
+  expect_streamed(3, 640, {40, 7, 129});
+  expect_streamed(9, 2304, {33});
+  expect_streamed(20, 1280, {48, 16});
+  expect_streamed(70, 1536, {20});
+  expect_streamed(40, 128 * 17, {130});
+  expect_streamed(3, 640, {40, 7, 129}, true);
+  expect_streamed(20, 256, {48, 16}, true);
+  expect_streamed(40, 128 * 9, {70}, true);
+}
+
+TEST(LinearEmulated, ARowThatStreamsHasTheSameBitsWhateverTheBatch) {
+  Problem p(40, 1152, {40, 16}, 5);
+  const auto bits = [&](int64_t first, int64_t count, bool paired = false) {
+    p.poison();
+    stream(p.fp8(first, count), paired, static_cast<unsigned>(count));
+    std::vector<uint16_t> row;
+    for (size_t i = 0; i < p.rows.size(); ++i)
+      for (int64_t n = 0; n < p.rows[i]; ++n) row.push_back(p.y16[i][21 * p.y_stride + n].bits);
+    return row;
+  };
+  const auto alone = bits(21, 1);
+  EXPECT_EQ(alone, bits(16, 12));
+  EXPECT_EQ(alone, bits(10, 20));
+  EXPECT_EQ(alone, bits(0, 40));
+  EXPECT_EQ(alone, bits(21, 2, true));
+  EXPECT_EQ(alone, bits(0, 40, true));
+}
+
+TEST(LinearPlan, StreamsWithTheSameSlicesWhateverTheBatch) {
+  for (const int row_tiles : {1, 2, 8, 12, 32, 256, 320})
+    for (const int units : {1, 3, 8, 32, 64, 130})
+      for (const int64_t tokens : {1, 8, 9, 16, 17, 33, 64, 65, 256, 2048}) {
+        const stream::Plan p = stream::make_plan(stream::Input::e4m3, row_tiles, units, tokens);
+        EXPECT_EQ(p.log2_slices, stream::make_plan(stream::Input::e4m3, row_tiles, units, 1).log2_slices);
+        EXPECT_LE(p.slices(), std::min(units, stream::kMaxSlices));
+        EXPECT_LE(p.shared_bytes, size_t{227 * 1024});
+        EXPECT_GE(p.stages, 1);
+        EXPECT_GE(static_cast<int64_t>(p.token_tiles) * stream::tokens_of(p.tiles), tokens);
+      }
 }
 
 TEST(LinearPlan, KeepsSlicesAndLimitsForEveryShapeAndDevice) {

@@ -6,6 +6,7 @@
 
 #include "ops/gpu_emulator.h"
 #include "ops/output_project/output_project_kernel.cuh"
+#include "ops/output_project/stream_project.cuh"
 #include "ops/quantize/quantize_kernel.cuh"
 
 namespace fathom::ops {
@@ -76,13 +77,38 @@ struct Projection {
   }
 };
 
-void expect_projected(int64_t tokens, int64_t heads, int32_t groups, int64_t rank) {
+void stream_heads(const OutputProjectArgs& a, unsigned seed) {
+  stream::Work work = op::pack_stream(a);
+  const stream::Plan plan =
+      stream::make_plan(stream::Input::bf16, work.row_tiles, work.params.units, work.params.tokens);
+  stream::set_plan(work.params, plan);
+  const stream::Maps maps = stream::describe_weights(work, device::emulated_map);
+  const op::Results to = op::results_of(a);
+  const auto run = [&]<int kTiles>() {
+    device::emulator::run_grid(plan.cluster(), plan.token_tiles, plan.grid_tiles(), stream::threads(kTiles),
+                               plan.shared_bytes, plan.cluster() > 1, seed,
+                               [&](std::byte* shared) { op::stream_project<kTiles>(work.params, maps, to, shared); });
+  };
+  if (plan.tiles == 1) return run.operator()<1>();
+  if (plan.tiles == 2) return run.operator()<2>();
+  if (plan.tiles == 4) return run.operator()<4>();
+  run.operator()<8>();
+}
+
+void run_heads(Projection& p, const OutputProjectArgs& a, bool streams, unsigned seed) {
+  if (streams)
+    stream_heads(a, seed);
+  else
+    p.emulate(a, seed);
+}
+
+void expect_projected(int64_t tokens, int64_t heads, int32_t groups, int64_t rank, bool streams) {
   Projection p(tokens, heads, groups, rank, 3);
   output_project_ref(p.args(), {});
   const auto want = p.z;
   for (int run = 0; run < 2; ++run) {  // the second finds the workspace as the first left it
     p.poison();
-    p.emulate(p.args(), static_cast<unsigned>(run + 1));
+    run_heads(p, p.args(), streams, static_cast<unsigned>(run + 1));
     double error = 0, size = 0;
     for (size_t i = 0; i < want.size(); ++i) {
       ASSERT_EQ(std::isnan(to_float(p.z[i])), std::isnan(to_float(want[i]))) << i;
@@ -103,22 +129,26 @@ void expect_projected(int64_t tokens, int64_t heads, int32_t groups, int64_t ran
 }
 
 TEST(OutputProjectEmulated, MatchesTheReference) {
-  expect_projected(1, 2, 2, 128);
-  expect_projected(5, 4, 1, 256);
-  expect_projected(19, 2, 1, 128);
-  expect_projected(70, 1, 1, 128);
-  expect_projected(130, 1, 1, 256);
+  for (const bool streams : {false, true}) {
+    expect_projected(1, 2, 2, 128, streams);
+    expect_projected(5, 4, 1, 256, streams);
+    expect_projected(19, 2, 1, 128, streams);
+    expect_projected(70, 1, 1, 128, streams);
+    expect_projected(130, 1, 1, 256, streams);
+  }
 }
 
 TEST(OutputProjectEmulated, ATokenHasTheSameBitsWhateverTheBatch) {
-  Projection p(40, 2, 1, 128, 5);
-  const auto row = [&] { return std::vector<bf16>(&p.z[20 * 136], &p.z[20 * 136] + 128); };
-  p.emulate(p.args(20, 1));
-  const auto alone = row();
-  for (const auto& [first, count] : {std::pair<int64_t, int64_t>{18, 12}, {0, 40}}) {
-    p.poison();
-    p.emulate(p.args(first, count));
-    EXPECT_EQ(row(), alone);
+  for (const bool streams : {false, true}) {
+    Projection p(40, 2, 1, 128, 5);
+    const auto row = [&] { return std::vector<bf16>(&p.z[20 * 136], &p.z[20 * 136] + 128); };
+    run_heads(p, p.args(20, 1), streams, 1);
+    const auto alone = row();
+    for (const auto& [first, count] : {std::pair<int64_t, int64_t>{18, 12}, {0, 40}}) {
+      p.poison();
+      run_heads(p, p.args(first, count), streams, 1);
+      EXPECT_EQ(row(), alone);
+    }
   }
 }
 

@@ -51,6 +51,16 @@ void multiply_rows_f16(float (&d)[4 * kTiles], const uint32_t (&a)[4], MatrixDes
   }
 }
 template <int kTiles>
+void multiply_rows_bf16(float (&d)[4 * kTiles], const uint32_t (&a)[4], MatrixDescriptor b, bool add) {
+  const int g = thread_index() % 32 / 4, t = thread_index() % 4;
+  for (int j = 0; j < kTiles; ++j) {
+    float tile[4];
+    for (int i = 0; i < 4; ++i) tile[i] = add ? d[4 * j + i] : 0;
+    mma_bf16(tile, a, swizzled_pair(b, 8 * j + g, 2 * t), swizzled_pair(b, 8 * j + g, 2 * t + 8));
+    for (int i = 0; i < 4; ++i) d[4 * j + i] = tile[i];
+  }
+}
+template <int kTiles>
 void multiply_64_rows_bf16(float (&d)[4 * kTiles], MatrixDescriptor a, MatrixDescriptor b, bool add) {
   const int thread = thread_index() % kWarpgroup, row = thread / 32 * 16 + thread % 32 / 4, t = thread % 4;
   const uint32_t mine[4] = {swizzled_pair(a, row, 2 * t), swizzled_pair(a, row + 8, 2 * t),
@@ -63,6 +73,10 @@ void multiply_64_rows_bf16(float (&d)[4 * kTiles], MatrixDescriptor a, MatrixDes
     for (int i = 0; i < 4; ++i) d[4 * j + i] = tile[i];
   }
 }
+inline void prefetch_box(const TensorMap*, int, int, int) {}
+inline void multiply_commit() {}
+template <int kPending>
+void multiply_wait() {}
 /// Waits until no block of the cluster reads memory of others any more, given that nobody reads after it.
 inline void leave_cluster() {
   sync_cluster();
@@ -79,6 +93,26 @@ FATHOM_DEVICE void leave_cluster() {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
 #endif
 }
+/// Brings what copy_box() would copy into L2 (sm_90 and later).
+FATHOM_DEVICE void prefetch_box(const TensorMap* map, int column, int row, int plane) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(map), "r"(column), "r"(row),
+               "r"(plane)
+               : "memory");
+#endif
+}
+/// multiply_end in two steps: closes a group of products; waits until at most kPending groups are under way.
+FATHOM_DEVICE void multiply_commit() {
+#ifdef FATHOM_WGMMA
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+#endif
+}
+template <int kPending>
+FATHOM_DEVICE void multiply_wait() {
+#ifdef FATHOM_WGMMA
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
+#endif
+}
 FATHOM_DEVICE void sync_warpgroup(int group) {
   if (group == 0) asm volatile("bar.sync 1, 128;" ::: "memory");
   if (group == 1) asm volatile("bar.sync 2, 128;" ::: "memory");
@@ -87,6 +121,8 @@ FATHOM_DEVICE void sync_warpgroup(int group) {
 }
 template <int kTiles>
 FATHOM_DEVICE void multiply_rows_f16(float (&d)[4 * kTiles], const uint32_t (&a)[4], MatrixDescriptor b, bool add);
+template <int kTiles>
+FATHOM_DEVICE void multiply_rows_bf16(float (&d)[4 * kTiles], const uint32_t (&a)[4], MatrixDescriptor b, bool add);
 template <int kTiles>
 FATHOM_DEVICE void multiply_64_rows_bf16(float (&d)[4 * kTiles], MatrixDescriptor a, MatrixDescriptor b, bool add);
 template <>
@@ -128,6 +164,56 @@ FATHOM_DEVICE void multiply_rows_f16<8>(float (&d)[32], const uint32_t (&a)[4], 
   asm volatile(
       "{ .reg .pred p; setp.ne.b32 p, %37, 0;\n"
       "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, "
+      "%14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, "
+      "%35}, %36, p, 1, 1, 0; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
+        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
+        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(add)));
+#endif
+}
+template <>
+FATHOM_DEVICE void multiply_rows_bf16<1>(float (&d)[4], const uint32_t (&a)[4], MatrixDescriptor b, bool add) {
+#ifdef FATHOM_WGMMA
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %9, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1, 0; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(add)));
+#endif
+}
+template <>
+FATHOM_DEVICE void multiply_rows_bf16<2>(float (&d)[8], const uint32_t (&a)[4], MatrixDescriptor b, bool add) {
+#ifdef FATHOM_WGMMA
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %13, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, "
+      "p, 1, 1, 0; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(add)));
+#endif
+}
+template <>
+FATHOM_DEVICE void multiply_rows_bf16<4>(float (&d)[16], const uint32_t (&a)[4], MatrixDescriptor b, bool add) {
+#ifdef FATHOM_WGMMA
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %21, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
+      "%13, "
+      "%14, %15}, {%16, %17, %18, %19}, %20, p, 1, 1, 0; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits), "r"(static_cast<int>(add)));
+#endif
+}
+template <>
+FATHOM_DEVICE void multiply_rows_bf16<8>(float (&d)[32], const uint32_t (&a)[4], MatrixDescriptor b, bool add) {
+#ifdef FATHOM_WGMMA
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %37, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
+      "%13, "
       "%14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, "
       "%35}, %36, p, 1, 1, 0; }"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),

@@ -5,15 +5,21 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/small_floats.h"
+
 namespace fathom::ops::device {
 
 inline constexpr int kBoxBytes = 128, kBoxRows = 16;
 
 /// Planes of rows: [planes][rows][row_bytes]. Address and distances are multiples of 16 bytes.
+/// `row_stride`: from one row to the next; 0 where rows follow each other.
 struct Planes {
   const std::byte* base;
   int64_t row_bytes, plane_stride;  // bytes of a row; from one plane to the next
   int32_t rows, planes;
+  int64_t row_stride = 0;
+
+  FATHOM_HOST_DEVICE int64_t row_distance() const { return row_stride ? row_stride : row_bytes; }
 };
 
 /// The description that the hardware reads (CUtensorMap), passed to kernels by value.

@@ -2,11 +2,15 @@
 //
 //   sm80   fp8 widened to fp16 by integer instructions; bf16
 //   sm89   fp8 tensor cores (on sm_90 the compiler makes fp16 products of them)
-//   sm90   warpgroup products of fp16 or bf16, blocks in clusters, starting while the previous kernel ends
+//   sm90   warpgroup products of fp16 or bf16, blocks in clusters, starting while the previous kernel ends; fp8
+//   matrices
+//          of few rows, and in sm90_fast all with more than a few tokens, by the streaming kernel
+// All but sm90_fast give a row the same bits in every batch.
 // Pointers of x and of weights, and their row strides, must be multiples of 16 bytes. "sm90" reads weights before the
 // previous kernel of the stream has ended: weights must not be written by it.
 #ifdef FATHOM_HAVE_CUDA
 #include "ops/linear/gemm_params.h"
+#include "ops/linear/stream_params.h"
 
 namespace fathom::ops {
 namespace {
@@ -59,6 +63,14 @@ void run(Math math, const Args& a, const Launch& l) {
     gemm::launch_bf16(p, plan, l.stream);
 }
 
+/// The copy unit knows rows that follow each other.
+bool can_stream(const LinearFp8Args& a) {
+  bool good = a.x.size[0] < 1 << 20;
+  for (int32_t i = 0; good && i < a.parts; ++i)
+    good = a.part[i].w.codes.stride[0] == a.x.size[1] || a.part[i].w.codes.size[0] == 0;
+  return good;
+}
+
 }  // namespace
 
 template <typename Args>
@@ -88,7 +100,13 @@ void linear_fp8_sm89(const LinearFp8Args& a, const Launch& l) {
   run(Math::e4m3, a, l);
 }
 void linear_fp8_sm90(const LinearFp8Args& a, const Launch& l) {
-  run(Math::e4m3_wide, a, l);
+  if (!can_stream(a)) return run(Math::e4m3_wide, a, l);
+  stream::Work work = stream::pack(a);
+  if (work.params.tokens == 0 || work.row_tiles == 0) return;
+  const stream::Plan plan =
+      stream::make_plan(stream::Input::e4m3, work.row_tiles, work.params.units, work.params.tokens);
+  stream::set_plan(work.params, plan);
+  stream::launch_linear(work.params, stream::describe_weights(work, device::describe_planes), plan, l.stream);
 }
 void linear_bf16_sm80(const LinearBf16Args& a, const Launch& l) {
   run(Math::bf16, a, l);

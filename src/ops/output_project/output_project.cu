@@ -1,11 +1,13 @@
 // The CUDA variants of wo_a.
 //
 //   sm80   mma.sync bf16, any GPU since the A100
-//   sm90   the same, starting while the previous kernel of the stream ends: that kernel must not write the weights
+//   sm90   the same, starting while the previous kernel of the stream ends: that kernel must not write the weights;
+//          on sm_90 by the streaming kernel of linear_fp8, where rows of weights follow each other
 // Both give a token the same bits in every batch. The workspace must be zeroed once before its first use and then
 // belong to this op and one stream. o and the weights must begin at multiples of 16 bytes, and so must their rows.
 #include "ops/device/launch.cuh"
 #include "ops/output_project/output_project_kernel.cuh"
+#include "ops/output_project/stream_params.h"
 
 namespace fathom::ops {
 namespace {
@@ -30,6 +32,20 @@ void run(const OutputProjectArgs& a, const Launch& l, bool early) {
   device::launch("output_project", kernel, shape, l.stream, p);
 }
 
+bool streams(const OutputProjectArgs& a, const DeviceInfo& d) {
+  return d.compute_capability == 90 && a.wo_a.codes.stride[0] == a.wo_a.codes.size[1];
+}
+
+void run_stream(const OutputProjectArgs& a, const Launch& l) {
+  if (a.o.size[0] == 0) return;
+  stream::Work work = op::pack_stream(a);
+  const stream::Plan plan =
+      stream::make_plan(stream::Input::bf16, work.row_tiles, work.params.units, work.params.tokens);
+  stream::set_plan(work.params, plan);
+  op::launch_stream(work.params, stream::describe_weights(work, device::describe_planes), op::results_of(a), plan,
+                    l.stream);
+}
+
 }  // namespace
 
 bool output_project_sm80_can_run(const OutputProjectArgs& a, const DeviceInfo& d) {
@@ -51,6 +67,7 @@ void output_project_sm80(const OutputProjectArgs& a, const Launch& l) {
   run(a, l, false);
 }
 void output_project_sm90(const OutputProjectArgs& a, const Launch& l) {
+  if (streams(a, l.device)) return run_stream(a, l);
   run(a, l, true);
 }
 
