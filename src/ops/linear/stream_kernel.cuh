@@ -327,8 +327,8 @@ FATHOM_DEVICE void put_sums(float* sums, const float (&total)[4 * kTiles], const
   }
 }
 
-/// Sends each block of the cluster its share of the tokens, and waits for those that the others send:
-/// [block][token][row].
+/// Sends the other blocks of the cluster their share of the tokens, and waits for those that they send:
+/// [block][token][row], where this block's own place stays empty.
 template <Input kInput, int kTiles>
 FATHOM_DEVICE float* exchange_sums(const Place& at, const Staging<kInput, kTiles>& shared, int log2_cluster) {
   const int cluster = 1 << log2_cluster, rank = device::block_x(), thread = device::thread_index();
@@ -339,8 +339,8 @@ FATHOM_DEVICE float* exchange_sums(const Place& at, const Staging<kInput, kTiles
   device::await_cluster();  // nobody reads what the sums replace
   device::publish_to_products();
   device::sync_block();
-  if (thread == 0 && mine > 0) device::arrive_and_expect(shared.received, cluster * mine * kRow);
-  if (thread < cluster) {
+  if (thread == 0 && mine > 0) device::arrive_and_expect(shared.received, (cluster - 1) * mine * kRow);
+  if (thread < cluster && thread != rank) {
     const int count = first(thread + 1) - first(thread);
     if (count > 0)
       device::copy_to_cluster(received + rank * count * kRowFloats, thread, shared.sums() + first(thread) * kRowFloats,
@@ -356,24 +356,24 @@ template <Input kInput, int kTiles, typename Store>
 FATHOM_DEVICE void add_slices(const Params& p, const Place& at, const Staging<kInput, kTiles>& shared,
                               const Store& store) {
   const int log2_cluster = p.log2_slices - (p.paired ? 1 : 0), cluster = 1 << log2_cluster, rank = device::block_x();
-  const float* sums = shared.sums();
+  const float *own = shared.sums(), *others = own;
   if (cluster > 1)
-    sums = exchange_sums<kInput, kTiles>(at, shared, log2_cluster);
+    others = exchange_sums<kInput, kTiles>(at, shared, log2_cluster);
   else
     device::sync_block();
   const int first = at.tokens * rank >> log2_cluster, count = (at.tokens * (rank + 1) >> log2_cluster) - first;
   const int row = at.lane * 4;
   FATHOM_UNROLL_1
   for (int i = at.warp; i < count; i += threads(kTiles) / 32) {
-    const float* from = sums + i * kRowFloats + row;
     float sum[4] = {};
     FATHOM_UNROLL
     for (int s = 0; s < kMaxSlices; ++s) {
       if (s >= cluster || row >= at.tile_rows) continue;
-      const Float4 v = *reinterpret_cast<const Float4*>(from + s * count * kRowFloats);
+      const float* from = (s == rank ? own + (first + i) * kRowFloats : others + (s * count + i) * kRowFloats) + row;
+      const Float4 v = *reinterpret_cast<const Float4*>(from);
       sum[0] += v.x, sum[1] += v.y, sum[2] += v.z, sum[3] += v.w;
       if (!p.paired) continue;
-      const Float4 u = *reinterpret_cast<const Float4*>(from + s * count * kRowFloats + at.tile_rows);
+      const Float4 u = *reinterpret_cast<const Float4*>(from + at.tile_rows);
       sum[0] += u.x, sum[1] += u.y, sum[2] += u.z, sum[3] += u.w;
     }
     if (row < at.tile_rows) store(at.first_token + first + i, row, sum);
