@@ -290,11 +290,12 @@ class InProcess final : public InProcessTarget {
     };
     const double starting = seconds([&] { engine_->set_recorder(&recorder); });
     int steps = 0;
-    const double with = seconds([&] {
+    const double running = seconds([&] {
       for (; steps < kMostProfileSteps && recorder.steps() < kProfileSteps; ++steps)
         engine_->step([](const GenerationEvent&) {});
     });
     const double ending = seconds([&] { engine_->set_recorder(nullptr); });
+    const double with = starting + running + ending;
     std::filesystem::path file = options_.profile;
     std::string suffix = file.extension().string();
     if (suffix == ".gz") file.replace_extension(), suffix = file.extension().string() + suffix;
@@ -306,11 +307,12 @@ class InProcess final : public InProcessTarget {
                                  {"context", std::to_string(options_.context)},
                                  {"kernels", options_.fast ? "fast" : "exact"}});
     if (!options_.say) return;
-    options_.say(fmt::format(
-        "profile in {}: {} of {} steps recorded; {:.3f} ms a step meanwhile, {:.3f} without ({:+.1f} %); beginning it "
-        "took {:.0f} ms, ending it {:.0f}",
-        printable(file.string(), 400), recorder.steps(), steps, with / steps * 1e3, without * 1e3,
-        100 * (with / steps / without - 1), starting * 1e3, ending * 1e3));
+    options_.say(
+        fmt::format("profile in {}: {} of {} steps recorded; {:.3f} ms a step in all, {:.3f} without ({:+.1f} %), "
+                    "beginning ({:.0f} "
+                    "ms) and ending it ({:.0f}) included",
+                    printable(file.string(), 400), recorder.steps(), steps, with / steps * 1e3, without * 1e3,
+                    100 * (with / steps / without - 1), starting * 1e3, ending * 1e3));
     if (!engine_->model().trace_problem().empty())
       options_.say("no kernel trace (" + printable(engine_->model().trace_problem(), 400) +
                    "): every operation was launched and waited for by itself");

@@ -62,7 +62,7 @@ struct HttpOptions {
 std::unique_ptr<Target> http_target(const HttpOptions& options);
 
 /// A profile ends when so many steps were recorded, or that many have passed.
-inline constexpr int kProfileSteps = 20, kMostProfileSteps = 200;
+inline constexpr int kProfileSteps = 20, kMostProfileSteps = 320;
 
 struct InProcessOptions {
   ModelChoice model;

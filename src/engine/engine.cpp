@@ -150,14 +150,21 @@ void Engine::hold(RequestId id, bool held) {
 }
 
 void Engine::set_recorder(Recorder* recorder) {
+  const int64_t start = Recorder::now();
+  const auto seconds = [start] { return static_cast<double>(Recorder::now() - start) * 1e-9; };
   if (pacer_) {
     if (!recorder_) note_skipped();
+    model_.set_recorder(nullptr);
+    pacer_->switched(seconds());
     profile_->set_cost(pacer_->cost());
     pacer_.reset();
   }
   profile_ = recorder_ = recorder;
   model_.set_recorder(recorder);
-  if (model_.traces_kernels()) pacer_.emplace();
+  if (model_.traces_kernels()) {
+    pacer_.emplace();
+    pacer_->switched(seconds());
+  }
   if (speculator_) speculator_->set_recorder(recorder);
 }
 
@@ -172,11 +179,11 @@ void Engine::note_skipped() {
 }
 
 void Engine::record_steps(bool on) {
-  if (on) note_skipped();
+  if (!on) skipped_since_ = Recorder::now(), skipped_ = 0;
   model_.record_steps(on);
+  if (on) note_skipped();
   recorder_ = on ? profile_ : nullptr;
   if (speculator_) speculator_->set_recorder(recorder_);
-  skipped_since_ = Recorder::now(), skipped_ = 0;
 }
 
 /// A step of `size` tokens (0: none is like it) has ended: whether the next one is recorded.

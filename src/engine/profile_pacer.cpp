@@ -5,8 +5,9 @@
 namespace fathom {
 namespace {
 
-constexpr size_t kOthers = 8, kCosts = 5, kUnsettled = 64;
-constexpr int64_t kMostInARow = 16;    // then one that is not recorded, to compare with
+constexpr size_t kOthers = 8, kCosts = 10, kUnsettled = 64;
+constexpr int64_t kRun = 10;           // steps that are recorded in a row
+constexpr int64_t kLongestRun = 40;    // where that is cheap; then others, to compare with
 constexpr double kAssumedCost = 0.12;  // of a step, until one is measured
 
 double median(std::vector<double> values) {
@@ -29,23 +30,17 @@ double ProfilePacer::usual(int64_t size) const {
 
 void ProfilePacer::note_cost(double seconds) {
   overhead_ += seconds;
-  if (settled_)
-    keep(costs_, std::max(0.0, seconds), kCosts);
-  else
-    first_ += seconds;
-  settled_ = true;
+  keep(costs_, std::max(0.0, seconds), kCosts);
 }
 
 void ProfilePacer::switched(double seconds) {
   overhead_ += seconds;
-  if (!settled_) first_ += seconds;
-  switch_ = last_switch_ + seconds, last_switch_ = seconds;
+  both_switches_ = last_switch_ + seconds, last_switch_ = seconds;
 }
 
-/// What recording the next step will cost, after one of `step` seconds that was recorded or not.
-double ProfilePacer::next_cost(double step, bool recorded) const {
-  const double cost = costs_.empty() ? kAssumedCost * step : median(costs_);
-  return cost + (recorded ? 0 : switch_);
+/// What recording one more step of `step` seconds will cost.
+double ProfilePacer::cost_of(double step) const {
+  return costs_.empty() ? kAssumedCost * step : median(costs_);
 }
 
 bool ProfilePacer::step_ended(bool recorded, int64_t size, double seconds) {
@@ -56,7 +51,7 @@ bool ProfilePacer::step_ended(bool recorded, int64_t size, double seconds) {
       note_cost(seconds - other);
       work_ += other;
     } else {
-      const double assumed = settled_ ? next_cost(seconds, true) : 0;
+      const double assumed = cost_of(seconds);
       work_ += seconds - assumed, assumed_ += assumed;
       if (size > 0 && unsettled_.size() < kUnsettled) unsettled_.push_back({size, seconds, assumed});
     }
@@ -66,21 +61,23 @@ bool ProfilePacer::step_ended(bool recorded, int64_t size, double seconds) {
     if (size > 0) {
       if (size != size_) others_.clear(), size_ = size;
       keep(others_, seconds, kOthers);
-      for (const Sample& s : unsettled_)
-        if (s.size == size) {
-          note_cost(s.seconds - seconds);
-          work_ += seconds - (s.seconds - s.assumed), assumed_ -= s.assumed;
-        }
+      for (const Sample& s : unsettled_) {
+        if (s.size != size) continue;
+        note_cost(s.seconds - seconds);
+        work_ += seconds - (s.seconds - s.assumed), assumed_ -= s.assumed;
+      }
       std::erase_if(unsettled_, [size](const Sample& s) { return s.size == size; });
     }
   }
-  const double step = usual(size) > 0 ? usual(size) : seconds;
-  if (in_a_row_ >= kMostInARow || (recorded && usual(size) == 0 && in_a_row_ > 0)) return false;
-  return overhead_ + assumed_ - first_ + next_cost(step, recorded) <= share_ * (work_ + step);
+  if (recorded && in_a_row_ < kRun) return true;
+  if (in_a_row_ >= kLongestRun || (recorded && usual(size) == 0)) return false;
+  const double step = usual(size) > 0 ? usual(size) : seconds, own = cost_of(step);
+  const double next = recorded ? own : both_switches_ + kRun * own, time = work_ + (recorded ? 1 : kRun) * step;
+  return overhead_ + assumed_ + next <= share_ * time;
 }
 
 RecordingCost ProfilePacer::cost() const {
-  return {steps_, recorded_, settled_ ? work_ : 0, overhead_ + assumed_};
+  return {steps_, recorded_, costs_.empty() ? 0 : work_, overhead_ + assumed_};
 }
 
 }  // namespace fathom

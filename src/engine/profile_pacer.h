@@ -1,12 +1,12 @@
 // Which steps of a profile are recorded, so that all of them together take hardly longer.
 //
-// Records of the kernels inside a replayed step make its launch slower (CUPTI: half a microsecond or more for each
-// kernel), whatever the step takes. What that costs is measured: recorded steps beside others of the same size. A step
-// is recorded when what has been spent and its own cost stay below a share of the time so far.
+// Records of the kernels inside a replayed step make its launch slower (CUPTI: about a microsecond for each kernel),
+// and turning them on and off takes as long as several steps. So steps are recorded in runs, and a run begins when what
+// has been spent and what it will cost stay below a share of the time so far. Costs are measured: recorded steps beside
+// others of the same size.
 #pragma once
 
 #include <cstdint>
-#include <utility>
 #include <vector>
 
 #include "base/recorder.h"
@@ -19,9 +19,9 @@ class ProfilePacer {
   explicit ProfilePacer(double share = 0.025) : share_(share) {}
 
   /// A step of `size` tokens has ended. Size 0: its time says nothing, no other step is like it. Returns whether the
-  /// next one is to be recorded; the first of all is.
+  /// next one is to be recorded; the first ones are.
   bool step_ended(bool recorded, int64_t size, double seconds);
-  /// Turning the records on or off took so long. It counts among the costs of recording.
+  /// Turning the records on or off took so long.
   void switched(double seconds);
 
   RecordingCost cost() const;
@@ -33,7 +33,7 @@ class ProfilePacer {
   };
   double usual(int64_t size) const;
   void note_cost(double seconds);
-  double next_cost(double step, bool recorded) const;
+  double cost_of(double step) const;
 
   double share_;
   int64_t steps_ = 0, recorded_ = 0, in_a_row_ = 0;
@@ -44,10 +44,7 @@ class ProfilePacer {
   double work_ = 0;                // what the steps would have taken
   double overhead_ = 0;            // that was measured
   double assumed_ = 0;             // of recorded steps that could not be compared
-  double first_ = 0;               // of the first recorded step, which does more than the others: not held against them
-  bool settled_ = false;
-  double switch_ = 0;  // the last two switches
-  double last_switch_ = 0;
+  double last_switch_ = 0, both_switches_ = 0;
 };
 
 }  // namespace fathom

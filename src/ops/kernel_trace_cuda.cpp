@@ -24,6 +24,7 @@ struct Cupti {
   decltype(&cuptiActivityEnable) enable = nullptr;
   decltype(&cuptiActivityDisable) disable = nullptr;
   decltype(&cuptiActivityFlushAll) flush = nullptr;
+  decltype(&cuptiFinalize) detach = nullptr;
   decltype(&cuptiActivityGetNextRecord) next = nullptr;
   decltype(&cuptiGetTimestamp) timestamp = nullptr;
   decltype(&cuptiGetVersion) version = nullptr;
@@ -44,9 +45,9 @@ struct Cupti {
     };
     const bool all = get(register_callbacks, "cuptiActivityRegisterCallbacks") && get(enable, "cuptiActivityEnable") &&
                      get(disable, "cuptiActivityDisable") && get(flush, "cuptiActivityFlushAll") &&
-                     get(next, "cuptiActivityGetNextRecord") && get(timestamp, "cuptiGetTimestamp") &&
-                     get(version, "cuptiGetVersion") && get(text, "cuptiGetResultString") &&
-                     get(callback_name, "cuptiGetCallbackName");
+                     get(detach, "cuptiFinalize") && get(next, "cuptiActivityGetNextRecord") &&
+                     get(timestamp, "cuptiGetTimestamp") && get(version, "cuptiGetVersion") &&
+                     get(text, "cuptiGetResultString") && get(callback_name, "cuptiGetCallbackName");
     uint32_t number = 0;
     if (!all || version(&number) != CUPTI_SUCCESS) return "libcupti.so lacks functions";
     if (number / 10000 != CUPTI_API_VERSION / 10000)  // records have another layout
@@ -67,24 +68,29 @@ class CuptiTrace final : public KernelTrace {
  public:
   explicit CuptiTrace(const Cupti& cupti) : cupti_(cupti) {}
 
-  void start() override {
+  void start() override { resume(); }
+
+  void resume() override {
     uint64_t stamp = 0;
     check(cupti_.timestamp(&stamp), "reading its clock");
     offset_ = Recorder::now() - static_cast<int64_t>(stamp);
     check(cupti_.register_callbacks(request, complete), "registering buffers");
-    resume();
+    for (const auto kind : kKinds) check(cupti_.enable(kind), "starting");
+    running_ = true;
   }
 
-  void resume() override {
-    for (const auto kind : kKinds) check(cupti_.enable(kind), "starting");
-  }
+  /// The records must be fetched: a replay that is not recorded writes its times to those of the one before. And CUPTI
+  /// must leave the process: as long as it is there, graphs launch slower, whatever it records.
   void pause() override {
-    for (const auto kind : kKinds) check(cupti_.disable(kind), "pausing");
+    if (!running_) return;
+    running_ = false;
+    for (const auto kind : kKinds) cupti_.disable(kind);
+    check(cupti_.flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED), "flushing");
+    check(cupti_.detach(), "leaving the process");
   }
 
   std::vector<KernelRun> stop() override {
-    for (const auto kind : kKinds) cupti_.disable(kind);
-    check(cupti_.flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED), "flushing");
+    pause();
     const std::lock_guard lock(mutex_);
     std::stable_sort(runs_.begin(), runs_.end(),
                      [](const KernelRun& a, const KernelRun& b) { return a.span.start_ns < b.span.start_ns; });
@@ -180,6 +186,7 @@ class CuptiTrace final : public KernelTrace {
   }
 
   Cupti cupti_;
+  bool running_ = false;
   int64_t offset_ = 0;  // from CUPTI's clock to Recorder::now
   std::mutex mutex_;
   std::vector<KernelRun> runs_;
