@@ -40,7 +40,8 @@ FATHOM_DEVICE void stage_x(const Params& p, std::byte* rows) {
   }
 }
 
-/// Where the warps of a group hand over the sums of a tile: two places in turn.
+/// Where the warps of a group hand over the sums of a tile: two places in turn. The last group is that of the shared
+/// expert, with one place.
 struct Meeting {
   Phases *done, *free;  // [2] each
   float* sums;          // [2][slice][matrix][tokens][16]
@@ -53,9 +54,19 @@ struct Meeting {
     sums = reinterpret_cast<float*>(shared + p.few_up.sums) + group * 2 * size();
   }
   FATHOM_DEVICE int size() const { return 2 * slices * tokens * kGroupRows; }
-  FATHOM_DEVICE void init() const {
-    for (int i = 0; i < 2; ++i) device::init_phases(done + i, slices), device::init_phases(free + i, 1);
+  FATHOM_DEVICE void init(int warps) const {
+    FATHOM_UNROLL_1
+    for (int i = 0; i < 2; ++i) device::init_phases(done + i, warps), device::init_phases(free + i, 1);
     device::publish_phases();
+  }
+  /// Hands over this warp's sums.
+  FATHOM_DEVICE void put(const float (&sum)[4], int round, int slice, int matrix, int count, int lane) const {
+    float* to = at(round, slice, matrix);
+    for_few_sums(sum, count, lane, [&](int i, int row, float v) { to[i * kGroupRows + row] = v; });
+  }
+  FATHOM_DEVICE void arrive(int round, int lane) const {
+    device::sync_warp();
+    if (lane == 0) device::arrive(done + (round & 1));
   }
   FATHOM_DEVICE float* at(int round, int slice, int matrix) const {
     return sums + (round & 1) * size() + (2 * slice + matrix) * tokens * kGroupRows;
@@ -80,26 +91,37 @@ FATHOM_DEVICE void few_hidden(const Params& p, const Meeting& m, const FewTask& 
   }
 }
 
-/// Task n of a warp of up: product, meeting and, for one warp of the group, the hidden rows.
-template <ExpertFormat kFormat>
-FATHOM_DEVICE void up_task(const Params& p, FewRing& ring, const UpTasks& tasks, const Meeting& m, int n,
-                           const SharedScales& scales, const std::byte* rows, int lane) {
+/// The shared expert's task of a warp of up: product, meeting and, for one warp, the hidden rows.
+FATHOM_DEVICE void up_shared(const Params& p, FewRing& ring, const UpTasks& tasks, const Meeting& m, uint32_t scales,
+                             const std::byte* rows, int lane) {
+  const FewTask t = tasks.get(0);
+  const int column = lane / 4 < p.tokens ? lane / 4 : p.tokens - 1;
+  float sum[4];
+  shared_product(sum, ring, tasks, t, scales, rows + column * p.few_up.row_pitch, lane);
+  m.put(sum, 0, t.slice, t.part, p.tokens, lane);
+  m.arrive(0, lane);
+  if (t.slice != 0 || t.part != 0) return;
+  device::await(m.done, 0);
+  few_hidden(p, m, t, tasks.row, 0, lane);
+}
+
+/// Task n of a warp of up, of a routed expert, the same.
+FATHOM_DEVICE void up_routed(const Params& p, FewRing& ring, const UpTasks& tasks, const Meeting& m, int n,
+                             const std::byte* rows, int lane) {
   const FewTask t = tasks.get(n);
-  const int tokens = few_tokens(p, t), column = lane / 4 < tokens ? lane / 4 : tokens - 1;
-  const int slot = few_slot(p, t, column), token = t.expert < 0 ? column : slot / p.choices;
-  const std::byte* x = rows + token * p.few_up.row_pitch;
+  const int tokens = few_tokens(p, t), round = n - tasks.of_shared;
+  const int slot = few_slot(p, t, lane / 4 < tokens ? lane / 4 : tokens - 1);
   float sum[2][4];
-  few_product<kFormat>(sum, ring, tasks, t, scales, x, lane);
-  if (n >= 2) device::await(m.free + (n & 1), n / 2 - 1);
-  for_few_sums(sum, tokens, lane,
-               [&](int i, int matrix, int row, float v) { m.at(n, t.slice, matrix)[i * kGroupRows + row] = v; });
+  routed_product(sum, ring, tasks, t, rows + slot / p.choices * p.few_up.row_pitch, lane);
+  if (round >= 2) device::await(m.free + (round & 1), round / 2 - 1);
+  FATHOM_UNROLL
+  for (int i = 0; i < 2; ++i) m.put(sum[i], round, t.slice, i, tokens, lane);
+  m.arrive(round, lane);
+  if (round % m.slices != t.slice) return;
+  device::await(m.done + (round & 1), round / 2);
+  few_hidden(p, m, t, tasks.row, round, lane);
   device::sync_warp();
-  if (lane == 0) device::arrive(m.done + (n & 1));
-  if (n % m.slices != t.slice) return;
-  device::await(m.done + (n & 1), n / 2);
-  few_hidden(p, m, t, tasks.row, n, lane);
-  device::sync_warp();
-  if (lane == 0) device::arrive(m.free + (n & 1));
+  if (lane == 0) device::arrive(m.free + (round & 1));
 }
 
 /// Grid: rows of I / 16.
@@ -108,23 +130,22 @@ FATHOM_DEVICE void few_up(const Params& p, const Maps& maps, std::byte* shared) 
   UpTasks tasks(p, maps);
   FewRing ring(p.few_up, shared, lane);
   std::byte* rows = shared + p.few_up.rows;
-  const Meeting meeting(p, shared, tasks.group);
-  if (device::warp_index() % kMaxSlices == 0 && lane == 0) meeting.init();
+  const Meeting of_group(p, shared, tasks.group), of_shared(p, shared, tasks.groups);
+  if (device::warp_index() % kMaxSlices == 0 && lane == 0) of_group.init(of_group.slices);
+  if (device::thread_index() == 0) of_shared.init(2 * of_group.slices);
   ring.fill(tasks);  // of the shared expert
-  const SharedScales scales = shared_scales(tasks, lane);
+  const uint32_t scales = shared_scales(tasks, lane);
   if (!p.x_is_old) device::wait_for_previous_kernel();
   stage_x(p, rows);
   device::sync_block();
-  const int ready = tasks.count;
-  if (ready > 0) up_task<ExpertFormat::fp8>(p, ring, tasks, meeting, 0, scales, rows, lane);
+  if (tasks.of_shared > 0) up_shared(p, ring, tasks, of_shared, scales, rows, lane);
   device::wait_for_previous_kernel();  // the choice
   device::let_next_kernel_start();
   tasks.set_tiles();
   device::sync_warp();
   ring.fill(tasks);
   FATHOM_UNROLL_1
-  for (int n = ready; n < tasks.count; ++n)
-    up_task<ExpertFormat::mxfp4>(p, ring, tasks, meeting, n, scales, rows, lane);
+  for (int n = tasks.of_shared; n < tasks.count; ++n) up_routed(p, ring, tasks, of_group, n, rows, lane);
 }
 
 /// Quantises the hidden rows and puts them in product order into shared memory; all threads. Half a warp has 128
@@ -193,7 +214,7 @@ FATHOM_DEVICE void few_down(const Params& p, const Maps& maps, std::byte* shared
   FewRing ring(p.few_down, shared, lane);
   const DownTasks tasks(p, maps);  // the choice is older than up
   ring.fill(tasks);
-  const SharedScales scales = shared_scales(tasks, lane);
+  const uint32_t scales = shared_scales(tasks, lane);
   std::byte* rows = shared + p.few_down.rows;
   auto* sums = reinterpret_cast<float*>(shared + p.few_down.sums);
   device::wait_for_previous_kernel();  // the hidden rows
@@ -205,15 +226,20 @@ FATHOM_DEVICE void few_down(const Params& p, const Maps& maps, std::byte* shared
     const FewTask t = tasks.get(n);
     const int tokens = few_tokens(p, t), column = lane / 4 < tokens ? lane / 4 : tokens - 1;
     const std::byte* x = rows + few_slot(p, t, column) * p.few_down.row_pitch;
+    const auto keep = [&](const float(&sum)[4], int part) {
+      for_few_sums(sum, tokens, lane, [&](int i, int row, float v) {
+        const int place = (few_slot(p, t, i) << p.log2_down_slices) + t.slice;
+        sums[place * kRows + part * kGroupRows + row] = v;
+      });
+    };
     float sum[2][4];
-    if (t.expert < 0)
-      few_product<ExpertFormat::fp8>(sum, ring, tasks, t, scales, x, lane);
-    else
-      few_product<ExpertFormat::mxfp4>(sum, ring, tasks, t, scales, x, lane);
-    for_few_sums(sum, tokens, lane, [&](int i, int part, int row, float v) {
-      const int place = (few_slot(p, t, i) << p.log2_down_slices) + t.slice;
-      sums[place * kRows + part * kGroupRows + row] = v;
-    });
+    if (t.expert < 0) {
+      shared_product(sum[0], ring, tasks, t, scales, x, lane);
+      keep(sum[0], t.part);
+    } else {
+      routed_product(sum, ring, tasks, t, x, lane);
+      keep(sum[0], 0), keep(sum[1], 1);
+    }
   }
   device::sync_block();
   few_sum(p, tasks.tiles.live, sums);

@@ -41,11 +41,12 @@ FATHOM_DEVICE FewTiles find_tiles(const Params& p) {
   return tiles;
 }
 
-/// 2 x 16 rows times one slice of the columns: of w1 and w3 from `row` on, or 32 rows of w2.
+/// One slice of the columns times rows of a routed expert, 16 of w1 and 16 of w3 or 32 of w2, or times those of one
+/// half, `part`, of the shared expert, whose codes are twice as long.
 struct FewTask {
   int expert;      // -1: the shared one
   uint32_t slots;  // of a routed expert
-  int slice;
+  int slice, part;
 };
 
 /// Column i of the tensor core tile, as a slot.
@@ -60,13 +61,13 @@ FATHOM_DEVICE int few_tokens(const Params& p, const FewTask& task) {
   return task.expert < 0 ? p.tokens : device::count_bits(task.slots);
 }
 
-/// The tasks of a warp of up. Four warps, a group, share a tile.
+/// The tasks of a warp of up. Four warps, a group, share a tile; the first two groups begin with the shared expert.
 struct UpTasks {
   const Params& p;
   const Maps& maps;
   int group, groups, slice, row;
-  bool active, shared;  // has a slice; begins with the shared expert
-  int count;            // as far as known
+  bool active;           // has a slice
+  int count, of_shared;  // as far as known; 1 where the first is one of the shared expert
   FewTiles tiles;
 
   FATHOM_DEVICE UpTasks(const Params& params, const Maps& m) : p(params), maps(m) {
@@ -74,65 +75,53 @@ struct UpTasks {
     group = warp / kMaxSlices, groups = p.few_up.warps / kMaxSlices, slice = warp % kMaxSlices;
     row = device::block_x() * kGroupRows;
     active = slice < 1 << p.log2_up_slices;
-    shared = group == 0 && p.shared_tiles > 0 && row < p.s1.rows;
-    count = active && shared ? 1 : 0;
+    of_shared = active && group < 2 && p.shared_tiles > 0 && row < p.s1.rows ? 1 : 0;
+    count = of_shared;
   }
   FATHOM_DEVICE void set_tiles() {
     tiles = find_tiles(p);
     if (active && row < p.w1.rows) count += (tiles.count + group) / groups;
   }
   FATHOM_DEVICE FewTask get(int n) const {
-    if (shared && n == 0) return {-1, 0, slice};
-    const int tile = groups * (shared ? n - 1 : n) + groups - 1 - group;
+    if (n < of_shared) return {-1, 0, slice, group};
+    const int tile = groups * (n - of_shared) + groups - 1 - group;
     const auto slots = shuffle_word(tiles.slots, tile);
-    return {device::shuffle_int(tiles.expert, tile), slots, slice};
+    return {device::shuffle_int(tiles.expert, tile), slots, slice, 0};
   }
   FATHOM_DEVICE const Weight& weight(const FewTask& t, int m) const {
-    return t.expert < 0 ? m ? p.s3 : p.s1 : m ? p.w3 : p.w1;
+    return t.expert < 0 ? t.part ? p.s3 : p.s1 : m ? p.w3 : p.w1;
   }
   FATHOM_DEVICE const TensorMap* map(const FewTask& t, int m) const {
-    return t.expert < 0 ? m ? &maps.s3 : &maps.s1 : m ? &maps.w3 : &maps.w1;
+    return t.expert < 0 ? t.part ? &maps.s3 : &maps.s1 : m ? &maps.w3 : &maps.w1;
   }
-  FATHOM_DEVICE int row_of(int) const { return row; }
+  FATHOM_DEVICE int row_of(const FewTask&, int) const { return row; }
   FATHOM_DEVICE int log2_slices() const { return p.log2_up_slices; }
 };
 
-/// The tasks of a warp of down. One of the shared expert takes as long as two: its warps have none in the second round,
-/// and the first tasks of others go to warps of other schedulers.
+/// The tasks of a warp of down: those of the shared expert first.
 struct DownTasks {
   const Params& p;
   const Maps& maps;
-  int warp, warps, row, of_shared;  // tasks of the shared expert
-  int count;
+  int warp, row, of_shared, count;
   FewTiles tiles;
 
   FATHOM_DEVICE DownTasks(const Params& params, const Maps& m) : p(params), maps(m) {
-    warps = p.few_down.warps, row = device::block_x() * (2 * kGroupRows);
-    of_shared = p.shared_tiles > 0 ? 1 << p.log2_down_slices : 0;
-    // Number in the order of tasks. Warps n, n + 4 ... have a scheduler.
-    const int at = device::uniform(device::warp_index()), four = at / 4, first = at % 4, others = 4 - of_shared;
-    warp = first >= of_shared ? of_shared + four * others + first - of_shared
-           : four == 0        ? first
-                              : of_shared + warps / 4 * others + (four - 1) * of_shared + first;
+    warp = device::uniform(device::warp_index()), row = device::block_x() * (2 * kGroupRows);
+    of_shared = p.shared_tiles > 0 ? 2 << p.log2_down_slices : 0;
     tiles = find_tiles(p);
-    const int routed = tiles.count << p.log2_down_slices, rest = warps - of_shared, later = routed - 2 * rest - warp;
-    count = later > 0 ? (later + warps - 1) / warps : 0;
-    if (warp < of_shared)
-      ++count;
-    else
-      count += (warp - of_shared < routed) + (warp - of_shared + rest < routed);
+    const int rest = of_shared + (tiles.count << p.log2_down_slices) - warp;
+    count = rest > 0 ? (rest + p.few_down.warps - 1) / p.few_down.warps : 0;
   }
   FATHOM_DEVICE FewTask get(int n) const {
-    if (warp < of_shared && n == 0) return {-1, 0, warp};
-    const int rest = warps - of_shared, first = warp < of_shared ? 1 : 2;  // of the rounds with all warps
-    const int i = n >= first ? 2 * rest + warp + (n - first) * warps : warp - of_shared + n * rest;
+    const int i = warp + n * p.few_down.warps - of_shared, slices = 1 << p.log2_down_slices;
+    if (i < 0) return {-1, 0, (i + of_shared) % slices, (i + of_shared) / slices};
     const int tile = i >> p.log2_down_slices;
     const auto slots = shuffle_word(tiles.slots, tile);
-    return {device::shuffle_int(tiles.expert, tile), slots, i & ((1 << p.log2_down_slices) - 1)};
+    return {device::shuffle_int(tiles.expert, tile), slots, i % slices, 0};
   }
   FATHOM_DEVICE const Weight& weight(const FewTask& t, int) const { return t.expert < 0 ? p.s2 : p.w2; }
   FATHOM_DEVICE const TensorMap* map(const FewTask& t, int) const { return t.expert < 0 ? &maps.s2 : &maps.w2; }
-  FATHOM_DEVICE int row_of(int m) const { return row + m * kGroupRows; }
+  FATHOM_DEVICE int row_of(const FewTask& t, int m) const { return row + (t.expert < 0 ? t.part : m) * kGroupRows; }
   FATHOM_DEVICE int log2_slices() const { return p.log2_down_slices; }
 };
 
@@ -145,17 +134,17 @@ FATHOM_DEVICE FewSlice slice_of(const Weight& w, const FewTask& t, int log2_slic
   return {first, (end - first) * block_units(t.expert < 0 ? ExpertFormat::fp8 : ExpertFormat::mxfp4)};
 }
 
-/// The ring of a warp: lines of its tasks, one after the other. A line is 128 bytes of 2 x 16 rows, two boxes, with the
-/// scales of routed experts.
+/// The ring of a warp: lines of its tasks, one after the other. A line is two boxes: 128 bytes of 2 x 16 rows, with
+/// their scales, or 256 bytes of 16 rows of the shared expert.
 struct FewRing {
   std::byte *ring, *scales;  // of the warp
   Phases* arrived;
   int stages, lane;
   int task = 0, at = 0, units = 0;  // what is asked for next: task - 1, from unit `at` on
   const TensorMap* map[2] = {};
-  const uint8_t* scale[2] = {};  // of row lane / 2, the first unit of the task
-  int column = 0, plane = 0;
-  int free;  // stages
+  const uint8_t* scale[2] = {};                          // of row lane / 2, the first unit of the task
+  int column[2] = {}, row[2] = {}, plane = 0, line = 2;  // units of a line
+  int free;                                              // stages
   int to = 0, stage = 0, round = 0;
 
   FATHOM_DEVICE FewRing(const FewLayout& l, std::byte* shared, int lane_index) : stages(l.stages), lane(lane_index) {
@@ -178,12 +167,12 @@ struct FewRing {
     FATHOM_UNROLL
     for (int m = 0; m < 2; ++m) {
       const Weight& w = tasks.weight(t, m);
-      map[m] = tasks.map(t, m), scale[m] = nullptr;
+      map[m] = tasks.map(t, m), row[m] = tasks.row_of(t, m), scale[m] = nullptr;
+      column[m] = t.expert < 0 ? s.first * kBlock + m * kLineBytes : s.first * kUnitBytes;
       if (t.expert >= 0)
-        scale[m] =
-            w.scale + t.expert * w.expert_scale + int64_t{tasks.row_of(m) + lane / 2} * w.scale_row + s.first * 4;
+        scale[m] = w.scale + t.expert * w.expert_scale + int64_t{row[m] + lane / 2} * w.scale_row + s.first * 4;
     }
-    plane = t.expert < 0 ? 0 : t.expert, column = s.first * (t.expert < 0 ? kBlock : kUnitBytes);
+    plane = t.expert < 0 ? 0 : t.expert, line = t.expert < 0 ? 4 : 2;
     at = 0, units = s.units;
   }
   /// Asks for as much as there is place for. Whoever read stages that are free must be done.
@@ -198,8 +187,8 @@ struct FewRing {
         device::arrive_and_expect(arrived + to, kFewStage);
         FATHOM_UNROLL
         for (int m = 0; m < 2; ++m)
-          device::copy_box(ring + to * kFewStage + m * kMatrixBytes, map[m], column + at * kUnitBytes, tasks.row_of(m),
-                           plane, arrived + to);
+          device::copy_box(ring + to * kFewStage + m * kMatrixBytes, map[m], column[m] + at * kUnitBytes, row[m], plane,
+                           arrived + to);
       }
       if (scale[0]) {
         const int unit = at + lane % 2;
@@ -209,7 +198,7 @@ struct FewRing {
                                scale[m] + (unit < units ? unit : at) * 4, unit < units);
       }
       device::copy_async_commit();
-      at += 2, --free, to = to + 1 == stages ? 0 : to + 1;
+      at += line, --free, to = to + 1 == stages ? 0 : to + 1;
     }
   }
   /// Waits for the next line; everybody has done with the one before.
@@ -249,55 +238,69 @@ struct FewRing {
   }
 };
 
-/// Scales of the first task where it is one of the shared expert: lane n holds those of block n.
-struct SharedScales {
-  uint32_t of[2] = {};
-};
+/// Scales of the first task where it is one of the shared expert: lane n holds that of block n.
 template <typename Tasks>
-FATHOM_DEVICE SharedScales shared_scales(const Tasks& tasks, int lane) {
-  SharedScales scales;
-  if (tasks.count == 0) return scales;
+FATHOM_DEVICE uint32_t shared_scales(const Tasks& tasks, int lane) {
+  if (tasks.count == 0) return 0;
   const FewTask t = tasks.get(0);
-  if (t.expert >= 0) return scales;
-  FATHOM_UNROLL
-  for (int m = 0; m < 2; ++m) {
-    const Weight& w = tasks.weight(t, m);
-    const FewSlice s = slice_of(w, t, tasks.log2_slices());
-    if (lane < s.units / 2) scales.of[m] = w.scale[tasks.row_of(m) / kBlock * w.scale_row + s.first + lane];
-  }
-  return scales;
+  if (t.expert >= 0) return 0;
+  const Weight& w = tasks.weight(t, 0);
+  const FewSlice s = slice_of(w, t, tasks.log2_slices());
+  return lane < s.units / 2 ? w.scale[tasks.row_of(t, 0) / kBlock * w.scale_row + s.first + lane] : 0;
 }
 
-/// A whole task. `x`: the row of this lane's token.
-template <ExpertFormat kFormat, typename Tasks>
-FATHOM_DEVICE void few_product(float (&sum)[2][4], FewRing& ring, const Tasks& tasks, const FewTask& t,
-                               const SharedScales& shared, const std::byte* x, int lane) {
-  constexpr int kUnits = block_units(kFormat);
+/// A whole task of the shared expert. `x`: the row of this lane's token; `scales`: those of its blocks.
+template <typename Tasks>
+FATHOM_DEVICE void shared_product(float (&sum)[4], FewRing& ring, const Tasks& tasks, const FewTask& t, uint32_t scales,
+                                  const std::byte* x, int lane) {
+  constexpr ExpertFormat kFormat = ExpertFormat::fp8;
+  const FewSlice s = slice_of(tasks.weight(t, 0), t, tasks.log2_slices());
+  x += s.first * kBlockBytes;
+  sum[0] = sum[1] = sum[2] = sum[3] = 0;
+  FATHOM_UNROLL_1
+  for (int box = 0; 2 * box < s.units; ++box, x += kBlockBytes) {
+    if (box % 2 == 0) ring.wait(), ring.fill(tasks);
+    uint32_t factor[2];
+    factor[0] = factor[1] = power_pair(shuffle_word(scales, box), 120 - kHeadroom);
+    FATHOM_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      Unit unit;
+      ring.read(unit, box % 2, half);
+      FATHOM_UNROLL
+      for (int step = 0; step < unit_steps(kFormat); ++step) {
+        const Float4 b = *reinterpret_cast<const Float4*>(x + piece_of<kFormat, false>(half, step, lane) * 16);
+        uint32_t a[2][4];
+        decode_step<kFormat, false>(unit.low, factor, step, a[0]);
+        decode_step<kFormat, false>(unit.high, factor, step, a[1]);
+        stream_half<0>(sum, a, b), stream_half<1>(sum, a, b);
+      }
+    }
+    if (box % 2 == 1 || 2 * box + 2 >= s.units) ring.advance();
+  }
+}
+
+/// A whole task of a routed expert. `x`: the row of this lane's token.
+template <typename Tasks>
+FATHOM_DEVICE void routed_product(float (&sum)[2][4], FewRing& ring, const Tasks& tasks, const FewTask& t,
+                                  const std::byte* x, int lane) {
+  constexpr ExpertFormat kFormat = ExpertFormat::mxfp4;
   const FewSlice s = slice_of(tasks.weight(t, 0), t, tasks.log2_slices());
   x += s.first * kBlockBytes;
   FATHOM_UNROLL
   for (int i = 0; i < 8; ++i) sum[i / 4][i % 4] = 0;
   FATHOM_UNROLL_1
-  for (int line = 0; 2 * line < s.units; ++line, x += 2 / kUnits * kBlockBytes) {
+  for (int line = 0; 2 * line < s.units; ++line) {
     ring.wait(), ring.fill(tasks);
-    uint32_t low[2][2], high[2][2];
-    if constexpr (!is_fp4(kFormat)) {
-      FATHOM_UNROLL
-      for (int m = 0; m < 2; ++m)
-        low[m][0] = low[m][1] = high[m][0] = high[m][1] = power_pair(shuffle_word(shared.of[m], line), 120 - kHeadroom);
-    }
-    FATHOM_UNROLL_1  // little code: it comes from memory in each launch anew
-        for (int half = 0; half < 2 && 2 * line + half < s.units; ++half) {
+    FATHOM_UNROLL
+    for (int half = 0; half < 2; ++half, x += kBlockBytes) {
+      if (2 * line + half >= s.units) continue;
       Unit unit[2];
+      uint32_t low[2][2], high[2][2];
       FATHOM_UNROLL
-      for (int m = 0; m < 2; ++m) {
-        ring.read(unit[m], m, half);
-        if constexpr (is_fp4(kFormat)) ring.read_factors(low[m], high[m], m, half);
-      }
+      for (int m = 0; m < 2; ++m) ring.read(unit[m], m, half), ring.read_factors(low[m], high[m], m, half);
       FATHOM_UNROLL
       for (int step = 0; step < unit_steps(kFormat); ++step) {
-        const Float4 b = *reinterpret_cast<const Float4*>(x + (half / kUnits) * kBlockBytes +
-                                                          piece_of<kFormat, false>(half % kUnits, step, lane) * 16);
+        const Float4 b = *reinterpret_cast<const Float4*>(x + piece_of<kFormat, false>(0, step, lane) * 16);
         uint32_t a[2][2][4];
         FATHOM_UNROLL
         for (int m = 0; m < 2; ++m) {
@@ -312,14 +315,13 @@ FATHOM_DEVICE void few_product(float (&sum)[2][4], FewRing& ring, const Tasks& t
   }
 }
 
-/// Calls `put(token column, matrix or half, row of 16, sum)` for what this lane holds of real tokens.
+/// Calls `put(token column, row of 16, sum)` for what this lane holds of real tokens.
 template <typename Put>
-FATHOM_DEVICE void for_few_sums(const float (&sum)[2][4], int tokens, int lane, const Put& put) {
+FATHOM_DEVICE void for_few_sums(const float (&sum)[4], int tokens, int lane, const Put& put) {
   FATHOM_UNROLL
   for (int i = 0; i < 4; ++i) {
     const int column = lane % 4 * 2 + i % 2;
-    if (column >= tokens) continue;
-    put(column, 0, lane / 4 + i / 2 * 8, sum[0][i]), put(column, 1, lane / 4 + i / 2 * 8, sum[1][i]);
+    if (column < tokens) put(column, lane / 4 + i / 2 * 8, sum[i]);
   }
 }
 

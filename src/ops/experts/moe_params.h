@@ -103,7 +103,7 @@ struct Params {
   bool few = false;       // tiles can be found without the sort
   bool x_is_old = false;  // x may be read before the previous kernel has ended
   FewLayout few_up, few_down;
-  bool groups = false;    // sums of 32 columns are scaled (moe_groups.cuh); activations lie in the order of columns
+  bool groups = false;  // sums of 32 columns are scaled (moe_groups.cuh); activations lie in the order of columns
   int32_t log2_up_slices = 0, log2_down_slices = 0, log2_up_sets = 0, log2_down_sets = 0;
 
   // Workspace. A slot is token * choices + choice, and tokens * choices + token for the shared expert.

@@ -24,14 +24,14 @@ size_t shared_bytes(int warps, int tiles) {
   return std::max<size_t>(sums, tiles > 2 ? kRingBytes : uses_ring(tiles) ? warps * kWeightRing : 0);
 }
 
-/// `rows` of activations of `width` columns; `sums` in fp32 of a block and of each four warps. Takes the most warps, at
-/// most `most_warps`, whose rings have two stages, and then the most stages.
+/// `rows` of activations of `width` columns; `sums` in fp32 of a block, and of each four warps and the shared expert.
+/// Takes the most warps, at most `most_warps`, whose rings have two stages, and then the most stages.
 FewLayout few_layout(int64_t rows, int64_t width, int64_t sums, int64_t sums_of_four, int most_warps) {
   constexpr int64_t kWarpStage = kFewStage + kFewScaleBytes + 8, kMeeting = 4 * 8;
   FewLayout l;
   l.row_pitch = static_cast<int32_t>(2 * width + 64);  // neighbouring rows meet in no bank
-  for (int warps = most_warps; warps >= kMaxSlices; warps -= kMaxSlices) {
-    const int64_t groups = warps / kMaxSlices, all_sums = sums + groups * sums_of_four;
+  for (int warps = most_warps; warps >= 2 * kMaxSlices; warps -= kMaxSlices) {
+    const int64_t groups = warps / kMaxSlices + 1, all_sums = sums + groups * sums_of_four;
     const int64_t fixed = rows * l.row_pitch + all_sums * 4 + groups * kMeeting;
     const int64_t stages = fixed < kFewShared ? (kFewShared - fixed) / (warps * kWarpStage) : 0;
     if (stages < 2) continue;
