@@ -237,10 +237,10 @@ TEST(LinearEmulated, Bf16AndF32ProductsMatchTheReference) {
 /// Token 21 of a batch of `count` tokens from `first` on, as bits.
 template <Math kMath>
 std::vector<uint16_t> bits_of_token_21(Problem& p, int64_t first, int64_t count, const DeviceInfo& device,
-                                       bool clusters) {
+                                       bool clusters, std::optional<int> slices = {}) {
   p.poison();
   const Params params = gemm::pack(p.fp8(first, count));
-  emulate<kMath>(params, gemm::make_plan(kMath, params.groups, params.units, count, device, clusters));
+  emulate<kMath>(params, gemm::make_plan(kMath, params.groups, params.units, count, device, clusters, slices));
   std::vector<uint16_t> row;
   for (size_t i = 0; i < p.rows.size(); ++i)
     for (int64_t n = 0; n < p.rows[i]; ++n) row.push_back(p.y16[i][21 * p.y_stride + n].bits);
@@ -314,6 +314,10 @@ TEST(LinearEmulated, ARowThatStreamsHasTheSameBitsWhateverTheBatch) {
   EXPECT_EQ(alone, bits(0, 40));
   EXPECT_EQ(alone, bits(21, 2, true));
   EXPECT_EQ(alone, bits(0, 40, true));
+  // The kernel for few tokens adds in the same order.
+  const int slices = stream::make_plan(stream::Input::e4m3, 2, 9, 1).log2_slices;
+  EXPECT_EQ(alone, bits_of_token_21<Math::e4m3_wide>(p, 21, 1, kH200, true, slices));
+  EXPECT_EQ(alone, bits_of_token_21<Math::e4m3_wide>(p, 16, 8, kH200, true, slices));
 }
 
 TEST(LinearPlan, StreamsWithTheSameSlicesWhateverTheBatch) {

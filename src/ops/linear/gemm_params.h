@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "ops/linear/linear.h"
 
@@ -103,8 +104,9 @@ FATHOM_HOST_DEVICE inline int longest_slice(int units, int log2_slices) {
 }
 
 /// `clusters`: whether blocks may form clusters. Depends on static shapes and the device alone; `slices` on neither
-/// the device nor `tokens`.
-Plan make_plan(Math math, int groups, int units, int64_t tokens, const DeviceInfo& device, bool clusters);
+/// the device nor `tokens`. `log2_slices`: those of another kernel whose bits are wanted.
+Plan make_plan(Math math, int groups, int units, int64_t tokens, const DeviceInfo& device, bool clusters,
+               std::optional<int> log2_slices = {});
 
 /// Copies the plan into the parameters.
 void set_plan(Params& p, const Plan& plan);

@@ -54,9 +54,10 @@ bool fit(Math m, Plan& p, int units, size_t most, size_t wish) {
 
 }  // namespace
 
-Plan make_plan(Math math, int groups, int units, int64_t tokens, const DeviceInfo& device, bool clusters) {
+Plan make_plan(Math math, int groups, int units, int64_t tokens, const DeviceInfo& device, bool clusters,
+               std::optional<int> log2_slices) {
   Plan p;
-  p.log2_slices = log2_slices_for(groups, units);
+  p.log2_slices = log2_slices ? *log2_slices : log2_slices_for(groups, units);
   p.tiles = tokens <= 8 ? 1 : tokens <= 16 ? 2 : tokens <= 32 ? 4 : 8;
   const int busy = std::max(1, device.sm_count * 7 / 10), least = least_group_warps(math);
   const auto blocks = [&](int group_warps, int cluster) {

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "ops/linear/gemm_kernel.cuh"
+#include "ops/linear/stream_kernel.cuh"
 
 namespace fathom::ops::gemm {
 
@@ -55,49 +56,26 @@ FATHOM_DEVICE WideSource find_wide_source(const Params& p, const Place& at) {
   return s;
 }
 
-/// fp8 is read by threads, rows g and g + 1 at once: their halves must not meet in a bank. bf16 is read by products.
-template <Math kMath>
-FATHOM_DEVICE int ring_place(int row, int piece) {
-  return row * kUnitBytes + (piece ^ (kMath == Math::e4m3_wide ? row % 2 * 4 : row % 8)) * 16;
-}
-
 /// `stage`: the warp's 16 rows.
-template <Math kMath>
 FATHOM_DEVICE void copy_wide_unit(const WideSource& s, const std::byte* readable, std::byte* stage, int unit,
                                   int lane) {
   const int at = unit * kUnitBytes;
   FATHOM_UNROLL
   for (int i = 0; i < 4; ++i) {
     const bool present = i < s.rows && at < s.bytes_left;
-    device::copy_async_16(stage + ring_place<kMath>(4 * i + lane / 8, lane % 8),
+    device::copy_async_16(stage + device::box_place(4 * i + lane / 8, lane % 8),
                           present ? s.w + i * s.four_rows + at : readable, present);
   }
 }
 
-/// 16 codes as eight pairs of fp16.
-FATHOM_DEVICE void widen_exactly(const Float4& codes, uint32_t (&out)[8]) {
-  const uint32_t in[4] = {word(codes.x), word(codes.y), word(codes.z), word(codes.w)};
-  FATHOM_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    out[2 * i] = device::e4m3_pair_to_f16x2(in[i] & 0xFFFF);
-    out[2 * i + 1] = device::e4m3_pair_to_f16x2(in[i] >> 16);
-  }
-}
-
-/// Stores 16 bytes of x. The weights of a thread, pairs 8 t .. 8 t + 7 of 32 in half a unit, take the places t, t + 4,
-/// ... in the products they go to, and so must those of x.
+/// Stores 16 bytes of x; codes in the order of the streaming kernel, whose bits these are to be.
 template <Math kMath>
 FATHOM_DEVICE void store_wide_piece(std::byte* unit, int half_bytes, int token, int piece, const Float4& v) {
   std::byte* row = unit + token * 128;
-  if constexpr (kMath == Math::e4m3_wide) {
-    uint32_t wide[8];
-    widen_exactly(v, wide);
-    row += piece / 4 * half_bytes + piece % 4 * 4;
-    FATHOM_UNROLL
-    for (int k = 0; k < 8; ++k) *reinterpret_cast<uint32_t*>(row + (k ^ token % 8) * 16) = wide[k];
-  } else {
+  if constexpr (kMath == Math::e4m3_wide)
+    stream::store_codes(row + piece / 4 * half_bytes, token, piece % 4, v);
+  else
     *reinterpret_cast<Float4*>(row + (piece ^ token % 8) * 16) = v;
-  }
 }
 
 /// Scales of the weights of a chunk, those of each warp by itself.
@@ -165,16 +143,15 @@ FATHOM_DEVICE void multiply_wide_unit(float (&sum)[4 * kTiles], const std::byte*
   if constexpr (kMath == Math::e4m3_wide) {
     FATHOM_UNROLL
     for (int half = 0; half < 2; ++half) {
-      const int at = ring_place<kMath>(lane / 4, 4 * half + lane % 4);
-      uint32_t low[8], high[8];
-      widen_exactly(*reinterpret_cast<const Float4*>(weights + at), low);
-      widen_exactly(*reinterpret_cast<const Float4*>(weights + at + 8 * kUnitBytes), high);
+      uint32_t codes[4][2], a[4][4];
+      stream::read_codes(codes, weights, half, lane);
+      FATHOM_UNROLL
+      for (int step = 0; step < 4; ++step) stream::decode<stream::Input::e4m3>(codes[step], 0, a[step]);
       device::multiply_begin();
       FATHOM_UNROLL
       for (int step = 0; step < 4; ++step) {
-        const uint32_t a[4] = {low[2 * step], high[2 * step], low[2 * step + 1], high[2 * step + 1]};
         const auto b = device::describe_matrix(x + half * 8 * kTiles * 128 + 32 * step, 16, 1024);
-        device::multiply_rows_f16<kTiles>(sum, a, b, half + step > 0);
+        device::multiply_rows_f16<kTiles>(sum, a[step], b, half + step > 0);
       }
       device::multiply_end();
     }
@@ -217,7 +194,7 @@ FATHOM_DEVICE void wide_block(const Params& p, std::byte* shared) {
   const int count = place.end(p) - place.begin(p);
   FATHOM_UNROLL_1
   for (int i = 0; i < p.ahead; ++i) {
-    if (i < count) copy_wide_unit<kMath>(source, p.x, staging.ring + i * staging.kStage + own_rows, i, lane);
+    if (i < count) copy_wide_unit(source, p.x, staging.ring + i * staging.kStage + own_rows, i, lane);
     device::copy_async_commit();
   }
   if constexpr (has_scales(kMath)) stage_weight_scales(p, place, source, staging, 0);
@@ -245,7 +222,7 @@ FATHOM_DEVICE void wide_block(const Params& p, std::byte* shared) {
         device::sync_warpgroup(warpgroup);
       }
       const int next = chunk + local + p.ahead, free = stage == 0 ? p.stages - 1 : stage - 1;
-      if (next < count) copy_wide_unit<kMath>(source, p.x, staging.ring + free * staging.kStage + own_rows, next, lane);
+      if (next < count) copy_wide_unit(source, p.x, staging.ring + free * staging.kStage + own_rows, next, lane);
       device::copy_async_commit();
       float sum[4 * kTiles] = {};
       const std::byte* weights = staging.ring + stage * staging.kStage + (kMath == Math::e4m3_wide ? own_rows : 0);

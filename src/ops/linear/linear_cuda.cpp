@@ -45,10 +45,10 @@ bool has_warpgroup_products(const DeviceInfo& d) {
 }
 
 template <typename Args>
-void run(Math math, const Args& a, const Launch& l) {
+void run(Math math, const Args& a, const Launch& l, std::optional<int> log2_slices = {}) {
   gemm::Params p = gemm::pack(a);
   if (p.tokens == 0 || p.groups == 0) return;
-  gemm::Plan plan = gemm::make_plan(math, p.groups, p.units, p.tokens, l.device, gemm::is_wide(math));
+  gemm::Plan plan = gemm::make_plan(math, p.groups, p.units, p.tokens, l.device, gemm::is_wide(math), log2_slices);
   plan.early = gemm::is_wide(math);
   gemm::set_plan(p, plan);
   if (math == Math::e4m3_wide)
@@ -70,6 +70,10 @@ bool can_stream(const LinearFp8Args& a) {
     good = a.part[i].w.codes.stride[0] == a.x.size[1] || a.part[i].w.codes.size[0] == 0;
   return good;
 }
+
+/// In a step with fewer tokens the other kernel is faster (its small blocks leave more room to what runs beside them),
+/// but for matrices of few rows. Both add in the same order.
+constexpr int kFewestStreamed = 5, kFewTiles = 15;
 
 }  // namespace
 
@@ -100,11 +104,12 @@ void linear_fp8_sm89(const LinearFp8Args& a, const Launch& l) {
   run(Math::e4m3, a, l);
 }
 void linear_fp8_sm90(const LinearFp8Args& a, const Launch& l) {
-  if (!can_stream(a)) return run(Math::e4m3_wide, a, l);
   stream::Work work = stream::pack(a);
   if (work.params.tokens == 0 || work.row_tiles == 0) return;
   const stream::Plan plan =
       stream::make_plan(stream::Input::e4m3, work.row_tiles, work.params.units, work.params.tokens);
+  if (!can_stream(a) || (work.params.tokens < kFewestStreamed && work.row_tiles > kFewTiles))
+    return run(Math::e4m3_wide, a, l, plan.log2_slices);
   stream::set_plan(work.params, plan);
   stream::launch_linear(work.params, stream::describe_weights(work, device::describe_planes), plan, l.stream);
 }
