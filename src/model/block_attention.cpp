@@ -21,32 +21,107 @@ View<T, 2> flat(const View<T, 3>& v) {
   return View<T, 2>(v.data, v.size[0], v.size[1] * v.size[2]);
 }
 
+struct Amount {
+  int64_t bytes = 0, rows = 0;
+};
+Amount amount_of(const ops::LinearFp8Args& a) {
+  Amount n;
+  for (int32_t i = 0; i < a.parts; ++i) n.bytes += bytes_of(a.part[i].w), n.rows += a.part[i].w.codes.size[0];
+  return n;
+}
+int64_t amount_of(const ops::CompressArgs& a) {
+  return 2 * a.entries.size[0] * a.ratio * a.k.size[1] * 4 + 2 * bytes_of(a.k);
+}
+int64_t amount_of(const ops::CompressBothArgs& a) {
+  return amount_of(a.main) + (a.index.k.data ? amount_of(a.index) : 0);
+}
+
+/// Dense rows of the width in use (1024 for ratio 4, 512 for ratio 128), whatever the scratch memory was sized for.
+View<float, 2> compressor_rows(const View<float, 2>& memory, const AttentionWeights& w) {
+  return View<float, 2>(memory.data, memory.size[0], w.compressor->wkv.size[0]);
+}
+
 }  // namespace
 
-void BlockOps::project_latents(const AttentionWeights& w) {
-  const int64_t tokens = act.x.size[0], d = config_.hidden_size;
+ops::LinearFp8Args BlockOps::latents_of(const AttentionWeights& w) const {
   ops::LinearFp8Args in;
   in.x = act.xq.codes, in.x_scale = act.xq.scale;
   in.part[in.parts++] = {w.wq_a, act.latent};
   in.part[in.parts++] = {w.wkv, act.kv};
-  run(ops_.linear_fp8, "linear_fp8", in, bytes_of(w.wq_a) + bytes_of(w.wkv),
+  return in;
+}
+
+ops::LinearF32Args BlockOps::compressed_of(const AttentionWeights& w) const {
+  ops::LinearF32Args in;
+  in.x = act.x;
+  in.part[in.parts++] = {w.compressor->wkv, compressor_rows(act.k, w)};
+  in.part[in.parts++] = {w.compressor->wgate, compressor_rows(act.g, w)};
+  if (w.indexer) {
+    in.part[in.parts++] = {w.indexer->compressor.wkv, act.index_k};
+    in.part[in.parts++] = {w.indexer->compressor.wgate, act.index_g};
+  }
+  return in;
+}
+
+ops::LinearBf16Args BlockOps::index_weights_of(const IndexerWeights& w) const {
+  const double factor = std::pow(config_.index_head_dim, -0.5) * std::pow(config_.index_heads, -0.5);
+  return {act.x, w.weights_proj, static_cast<float>(factor), act.index_weight};
+}
+
+void BlockOps::project_latents(const AttentionWeights& w) {
+  const int64_t tokens = act.x.size[0], d = config_.hidden_size;
+  run(ops_.linear_fp8, "linear_fp8", latents_of(w), bytes_of(w.wq_a) + bytes_of(w.wkv),
       2 * tokens * (w.wq_a.codes.count() + w.wkv.codes.count()), {tokens, d, config_.q_lora_rank + config_.head_dim});
+}
+
+ops::LinearFp8Args BlockOps::queries_of(const AttentionWeights& w) const {
+  ops::LinearFp8Args up;
+  up.x = act.latent_q.codes, up.x_scale = act.latent_q.scale;
+  up.part[up.parts++] = {w.wq_b, flat(act.q)};
+  if (w.indexer) up.part[up.parts++] = {w.indexer->wq_b, flat(act.index_q)};
+  return up;
+}
+
+bool BlockOps::project_together(const AttentionWeights& w) {
+  if (!ops_.input_products || !w.compressor) return false;
+  ops::InputProductsArgs a{latents_of(w), compressed_of(w), {}};
+  int64_t bytes = bytes_of(w.wq_a) + bytes_of(w.wkv), rows = a.latents.part[0].w.codes.size[0] + config_.head_dim;
+  for (int32_t i = 0; i < a.compressor.parts; ++i) {
+    const auto& weight = a.compressor.part[i].w;
+    bytes += bytes_of(weight), rows += weight.size[0];
+  }
+  if (w.indexer) {
+    a.weights = index_weights_of(*w.indexer);
+    bytes += bytes_of(a.weights.w), rows += a.weights.w.size[0];
+  }
+  if (!ops_.input_products->can_run(a, device_.info())) return false;
+  const int64_t tokens = act.x.size[0], d = config_.hidden_size;
+  run(ops_.input_products, "input_products", a, bytes, 2 * tokens * d * rows, {tokens, d, rows});
+  return true;
 }
 
 void BlockOps::project_queries(const AttentionWeights& w) {
   const int64_t tokens = act.x.size[0];
   quantize(act.latent, w.q_norm, act.latent_q);
 
-  ops::LinearFp8Args up;
-  up.x = act.latent_q.codes, up.x_scale = act.latent_q.scale;
-  up.part[up.parts++] = {w.wq_b, flat(act.q)};
-  int64_t bytes = bytes_of(w.wq_b), rows = w.wq_b.codes.size[0];
-  if (w.indexer) {
-    up.part[up.parts++] = {w.indexer->wq_b, flat(act.index_q)};
-    bytes += bytes_of(w.indexer->wq_b), rows += w.indexer->wq_b.codes.size[0];
-  }
+  const ops::LinearFp8Args up = queries_of(w);
+  const auto [bytes, rows] = amount_of(up);
   run(ops_.linear_fp8, "linear_fp8", up, bytes, 2 * tokens * rows * config_.q_lora_rank,
       {tokens, config_.q_lora_rank, rows});
+}
+
+bool BlockOps::project_queries_and_compress(const StepBatch& batch, const BlockWeights& block,
+                                            const LayerCache& cache) {
+  if (!ops_.query_products || !block.attn.compressor) return false;
+  const ops::CompressBothArgs both = compressions_of(batch, block, cache);
+  const ops::QueryProductsArgs a{queries_of(block.attn), both.main, both.index};
+  if (!ops_.query_products->can_run(a, device_.info())) return false;
+  quantize(act.latent, block.attn.q_norm, act.latent_q);
+  const auto [bytes, rows] = amount_of(a.queries);
+  const int64_t tokens = act.x.size[0];
+  run(ops_.query_products, "query_products", a, bytes + amount_of(both), 2 * tokens * rows * config_.q_lora_rank,
+      {tokens, config_.q_lora_rank, rows});
+  return true;
 }
 
 void BlockOps::write_window(const BlockWeights& block, View<const int32_t, 1> position, View<const int32_t, 1> slot,
@@ -81,59 +156,53 @@ void BlockOps::attention_inputs(const BlockWeights& block, View<const int32_t, 1
   if (block.ratio == 4) run(ops_.index_query, "index_query", a.index, index_bytes, 0, {tokens, config_.index_heads});
 }
 
-void BlockOps::compress(const StepBatch& batch, const BlockWeights& block, const LayerCache& cache) {
-  const CompressorWeights& main = *block.attn.compressor;
+void BlockOps::project_compressor(const AttentionWeights& w) {
   const int64_t tokens = act.x.size[0], d = config_.hidden_size;
-  const int64_t width = main.wkv.size[0];  // 1024 for ratio 4, 512 for ratio 128
-
-  // Dense rows of the width in use, whatever the scratch memory was sized for.
-  const View<float, 2> k(act.k.data, tokens, width), g(act.g.data, tokens, width);
-  ops::LinearF32Args project;
-  project.x = act.x;
-  project.part[project.parts++] = {main.wkv, k};
-  project.part[project.parts++] = {main.wgate, g};
-  int64_t bytes = bytes_of(main.wkv) + bytes_of(main.wgate);
-  if (block.attn.indexer) {
-    const CompressorWeights& index = block.attn.indexer->compressor;
-    project.part[project.parts++] = {index.wkv, act.index_k};
-    project.part[project.parts++] = {index.wgate, act.index_g};
-    bytes += bytes_of(index.wkv) + bytes_of(index.wgate);
-  }
+  const ops::LinearF32Args project = compressed_of(w);
+  int64_t bytes = 0;
+  for (int32_t i = 0; i < project.parts; ++i) bytes += bytes_of(project.part[i].w);
   run(ops_.linear_f32, "linear_f32", project, bytes, tokens * bytes, {tokens, d, bytes / 2 / d});
+}
 
-  ops::CompressArgs c;
+ops::CompressBothArgs BlockOps::compressions_of(const StepBatch& batch, const BlockWeights& block,
+                                                const LayerCache& cache) const {
+  const CompressorWeights& main = *block.attn.compressor;
+  ops::CompressBothArgs both;
+  ops::CompressArgs& c = both.main;
   c.ratio = block.ratio;
-  c.k = k, c.g = g, c.ape = main.ape, c.norm = main.norm;
+  c.k = compressor_rows(act.k, block.attn), c.g = compressor_rows(act.g, block.attn);
+  c.ape = main.ape, c.norm = main.norm;
   c.rms_eps = static_cast<float>(config_.rms_eps);
   c.rope_freq = frequencies(block.ratio);
   c.segments = batch.segments;
   c.entries = block.ratio == 4 ? batch.entries4 : batch.entries128;
   c.state_k = cache.state_k, c.state_g = cache.state_g;
   c.pool = cache.entries, c.format = cache.format;
-  const auto amount = [&](const ops::CompressArgs& a) {
-    return 2 * a.entries.size[0] * a.ratio * a.k.size[1] * 4 + 2 * bytes_of(a.k);
-  };
-  const std::array<int64_t, 4> shape = {tokens, c.ratio, c.entries.size[0]};
-  if (!block.attn.indexer) return run(ops_.compress, "compress", c, amount(c), 0, shape);
+  if (!block.attn.indexer) return both;
 
   const CompressorWeights& index = block.attn.indexer->compressor;
-  ops::CompressBothArgs both{c, c};
-  ops::CompressArgs& i = both.index;
+  ops::CompressArgs& i = both.index = c;
   i.k = act.index_k, i.g = act.index_g, i.ape = index.ape, i.norm = index.norm;
   i.state_k = cache.index_state_k, i.state_g = cache.index_state_g;
   i.index = true, i.index_pool = cache.index;
+  return both;
+}
+
+void BlockOps::compress(const StepBatch& batch, const BlockWeights& block, const LayerCache& cache) {
+  const ops::CompressBothArgs both = compressions_of(batch, block, cache);
+  const ops::CompressArgs &c = both.main, &i = both.index;
+  const std::array<int64_t, 4> shape = {act.x.size[0], c.ratio, c.entries.size[0]};
+  if (!block.attn.indexer) return run(ops_.compress, "compress", c, amount_of(c), 0, shape);
   if (ops_.compress_both && ops_.compress_both->can_run(both, device_.info()))
-    return run(ops_.compress_both, "compress", both, amount(c) + amount(i), 0, shape);
-  run(ops_.compress, "compress", c, amount(c), 0, shape);
-  run(ops_.compress, "compress", i, amount(i), 0, shape);
+    return run(ops_.compress_both, "compress", both, amount_of(both), 0, shape);
+  run(ops_.compress, "compress", c, amount_of(c), 0, shape);
+  run(ops_.compress, "compress", i, amount_of(i), 0, shape);
 }
 
 void BlockOps::index_weights(const IndexerWeights& w) {
   const int64_t tokens = act.x.size[0];
-  const double factor = std::pow(config_.index_head_dim, -0.5) * std::pow(config_.index_heads, -0.5);
-  const ops::LinearBf16Args weight{act.x, w.weights_proj, static_cast<float>(factor), act.index_weight};
-  run(ops_.linear_bf16, "linear_bf16", weight, bytes_of(w.weights_proj), 2 * tokens * w.weights_proj.count(),
-      {tokens, config_.hidden_size, config_.index_heads});
+  run(ops_.linear_bf16, "linear_bf16", index_weights_of(w), bytes_of(w.weights_proj),
+      2 * tokens * w.weights_proj.count(), {tokens, config_.hidden_size, config_.index_heads});
 }
 
 void BlockOps::select(const StepBatch& batch, const LayerCache& cache) {

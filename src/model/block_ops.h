@@ -51,13 +51,20 @@ class BlockOps {
   void mix(const MixWeights* next, bool finish);
   /// x -> latent query and KV.
   void project_latents(const AttentionWeights& w);
+  /// Latents, compressor rows and index weights of a block that has a compressor, in one launch. False where that
+  /// cannot be, and nothing was done.
+  bool project_together(const AttentionWeights& w);
   /// Latent query -> all query projections of the block.
   void project_queries(const AttentionWeights& w);
+  /// The same with compress() beside it, in two launches. False where that cannot be, and nothing was done.
+  bool project_queries_and_compress(const StepBatch& batch, const BlockWeights& block, const LayerCache& cache);
   void write_window(const BlockWeights& block, View<const int32_t, 1> position, View<const int32_t, 1> slot,
                     const ops::KvPool& pool, ops::RowFormat format);
   /// Latent KV -> window rows; queries and index queries in place: together where the table can, else one by one.
   void attention_inputs(const BlockWeights& block, View<const int32_t, 1> position, View<const int32_t, 1> slot,
                         const ops::KvPool& pool, ops::RowFormat format);
+  /// x -> compressor rows of the block.
+  void project_compressor(const AttentionWeights& w);
   void compress(const StepBatch& batch, const BlockWeights& block, const LayerCache& cache);
   /// How much each index head counts.
   void index_weights(const IndexerWeights& w);
@@ -86,6 +93,13 @@ class BlockOps {
 
  private:
   View<const float, 1> frequencies(int ratio) const;
+  ops::LinearFp8Args latents_of(const AttentionWeights& w) const;
+  ops::LinearF32Args compressed_of(const AttentionWeights& w) const;
+  ops::LinearBf16Args index_weights_of(const IndexerWeights& w) const;
+  ops::LinearFp8Args queries_of(const AttentionWeights& w) const;
+  /// Of KV rows, and of index rows where there is an indexer.
+  ops::CompressBothArgs compressions_of(const StepBatch& batch, const BlockWeights& block,
+                                        const LayerCache& cache) const;
   /// Runs `work`, which is no op of the table, as run() does.
   void run_collective(const char* name, int64_t bytes, std::array<int64_t, 4> shape, const std::function<void()>& work);
   /// y = sum of the ranks' parts. Does nothing on the only rank.

@@ -237,16 +237,22 @@ constexpr int kCompression = 0, kIndexWeights = 1;  // branches of the device
 
 void Transformer::attention(const StepBatch& batch, const BlockWeights& block, const LayerCache& cache) {
   const Activations& a = block_.act;
-  if (block.ratio > 0) {  // needs nothing but x: beside the projections
-    device_.fork(kCompression, [&] { block_.compress(batch, block, cache); });
-    if (block.ratio == 4) device_.fork(kIndexWeights, [&] { block_.index_weights(*block.attn.indexer); });
+  const bool together = block_.project_together(block.attn);
+  const bool compressed = together && block_.project_queries_and_compress(batch, block, cache);
+  if (block.ratio > 0 && !compressed) {  // needs nothing but x: beside the projections
+    device_.fork(kCompression, [&] {
+      if (!together) block_.project_compressor(block.attn);
+      block_.compress(batch, block, cache);
+    });
+    if (block.ratio == 4 && !together)
+      device_.fork(kIndexWeights, [&] { block_.index_weights(*block.attn.indexer); });
   }
-  block_.project_latents(block.attn);
-  block_.project_queries(block.attn);
+  if (!together) block_.project_latents(block.attn);
+  if (!compressed) block_.project_queries(block.attn);
   block_.attention_inputs(block, batch.position, batch.window_slot, cache.window, cache.format);
-  if (block.ratio > 0) device_.join(kCompression);
+  if (block.ratio > 0 && !compressed) device_.join(kCompression);
   if (block.ratio == 4) {
-    device_.join(kIndexWeights);
+    if (!together) device_.join(kIndexWeights);
     block_.select(batch, cache);
   }
   ops::RowSet extra;

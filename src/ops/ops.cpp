@@ -63,7 +63,10 @@ OpTable op_table(std::string_view name, const DeviceInfo& device, bool fast) {
   if (!fast) return pick_all(names, {"exact"}, names);
   Names experts = names;
   if (device.compute_capability == 90) experts.insert(experts.begin(), "sm90_fast");
-  return pick_all(names, names, experts);
+  OpTable t = pick_all(names, names, experts);
+  t.input_products = find_variant(input_products_variants(), names.front());
+  t.query_products = find_variant(query_products_variants(), names.front());
+  return t;
 }
 
 }  // namespace fathom::ops

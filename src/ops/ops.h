@@ -48,6 +48,8 @@ struct OpTable {
   // Several of the above in one launch; null where they run alone.
   const Variant<AttentionInputsArgs>* attention_inputs = nullptr;
   const Variant<CompressBothArgs>* compress_both = nullptr;
+  const Variant<InputProductsArgs>* input_products = nullptr;
+  const Variant<QueryProductsArgs>* query_products = nullptr;
 
   bool operator==(const OpTable&) const = default;
 };

@@ -149,7 +149,8 @@ TEST(SmallOpsEmulated, RouteChoosesAndWeighs) {
     product.x = a.x;
     product.part[product.parts++] = {a.gate, a.scores};
     linear_f32_ref(product, {});
-    grid(a.x.size[0], 1, 32, 0, [&](std::byte*) { route::route_block(a); });
+    grid(a.x.size[0], 1, route::kThreads, sizeof(route::Shared),
+         [&](std::byte* shared) { route::route_block(a, *reinterpret_cast<route::Shared*>(shared)); });
   });
 }
 

@@ -28,12 +28,12 @@ void compress_sm80(const CompressArgs& a, const Launch& l) {
   const int64_t entries = a.entries.size[0], segments = a.segments.size[0];
   if (compress_fits_one_launch(a))
     return device::launch("compress", compress_fused,
-                          {dim3(static_cast<unsigned>(entries + segments)), kThreads, 0, early}, l.stream, a);
+                          {dim3(static_cast<unsigned>(entries + segments)), kThreads, 0, early, true}, l.stream, a);
   auto* pooled = static_cast<float*>(l.workspace);
   const dim3 pools(static_cast<unsigned>(a.norm.size[0] / kPoolChannels), static_cast<unsigned>(entries));
-  device::launch("compress", compress_pool, {pools, kThreads, 0, early}, l.stream, a, pooled);
+  device::launch("compress", compress_pool, {pools, kThreads, 0, early, true}, l.stream, a, pooled);
   const dim3 rest(device::blocks_for(entries, kWarps) + static_cast<unsigned>(segments * kStateStripes));
-  device::launch("compress", compress_finish, {rest, kThreads, 0, early}, l.stream, a,
+  device::launch("compress", compress_finish, {rest, kThreads, 0, early, true}, l.stream, a,
                  static_cast<const float*>(pooled));
 }
 

@@ -6,15 +6,10 @@
 // and a second launch finishes them and keeps the state.
 #pragma once
 
-#include "ops/compress/compress.h"
+#include "ops/compress/pooling.h"
 #include "ops/device/rows.cuh"
 
 namespace fathom::ops::compress {
-
-inline constexpr int kThreads = 256, kWarps = kThreads / 32;
-inline constexpr int kPoolChannels = 64;  // two a lane
-inline constexpr int kStateStripes = 16;  // blocks of a long segment's state
-inline constexpr int kPooledFloats = 4 * kWarps * kPoolChannels;
 
 struct Pair {
   float k[2], g[2];
@@ -132,16 +127,12 @@ FATHOM_DEVICE void fused_block(const CompressArgs& a, int64_t block, float* row)
   if (device::warp_index() == 0) finish_row(a, e, row);
 }
 
-/// Pools 64 channels of an entry into pooled [entries][h]. Grid (h / 64, entries). A warp takes every 8th sample.
-FATHOM_DEVICE void pool_block(const CompressArgs& a, float* pooled, float* shared) {
-  device::wait_for_previous_kernel();
-  device::let_next_kernel_start();
-  const CompressEntry e = a.entries(device::block_y());
-  if (e.slot < 0) return;
-  const Segment s = a.segments(e.segment);
+/// Pools 64 channels of an entry from `first` on. A warp takes every 8th sample.
+FATHOM_DEVICE void pool_channels(const CompressArgs& a, const Segment& s, const CompressEntry& e, int32_t first,
+                                 float* pooled, float* shared) {
   const int lane = device::lane_index(), warp = device::warp_index();
   const int samples = a.ratio == 4 ? (e.index > 0 ? 8 : 4) : 128;
-  const int32_t channel = device::block_x() * kPoolChannels + 2 * lane;
+  const int32_t channel = first + 2 * lane;
   constexpr int kRows = 128 / kWarps;
   Pair rows[kRows];
   const int present = warp < samples ? (samples - warp + kWarps - 1) / kWarps : 0;
@@ -166,8 +157,36 @@ FATHOM_DEVICE void pool_block(const CompressArgs& a, float* pooled, float* share
     const float factor = expf(at[0] - most);
     whole += at[1] * factor, value += at[2] * factor;
   }
-  pooled[int64_t{device::block_y()} * a.norm.size[0] + int64_t{device::block_x()} * kPoolChannels + mine] =
-      round_bf16(value / whole);
+  pooled[mine] = round_bf16(value / whole);
+}
+
+/// Pools 64 channels of an entry into pooled [entries][h]. Grid (h / 64, entries).
+FATHOM_DEVICE void pool_block(const CompressArgs& a, float* pooled, float* shared) {
+  device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
+  const CompressEntry e = a.entries(device::block_y());
+  if (e.slot < 0) return;
+  const int first = device::block_x() * kPoolChannels;
+  pool_channels(a, a.segments(e.segment), e, first, pooled + int64_t{device::block_y()} * a.norm.size[0] + first,
+                shared);
+}
+
+/// Any ratio in one launch: block number `block` of entries + segments; `row` has room for h floats, `shared` for
+/// kPooledFloats. An entry of 128 samples is read by one multiprocessor: for few of them, beside something longer.
+FATHOM_DEVICE void whole_block(const CompressArgs& a, int64_t block, float* row, float* shared) {
+  device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
+  const int64_t entries = a.entries.size[0];
+  if (block >= entries) return keep_state(a, a.segments(block - entries), 0, 1);
+  const CompressEntry e = a.entries(block);
+  if (e.slot < 0) return;
+  const Segment s = a.segments(e.segment);
+  FATHOM_UNROLL_1
+  for (int32_t first = 0; first < a.norm.size[0]; first += kPoolChannels) {
+    pool_channels(a, s, e, first, row + first, shared);
+    device::sync_block();
+  }
+  if (device::warp_index() == 0) finish_row(a, e, row);
 }
 
 /// Finishes pooled rows and keeps the state. Grid (entries / kWarps + segments * kStateStripes).

@@ -17,6 +17,11 @@ struct LaunchShape {
   /// Starts while the previous kernel of the stream ends: it must call wait_for_previous_kernel(), and only then
   /// let_next_kernel_start(), so that whoever starts early can rely on everything older than its predecessor.
   bool early = false;
+  /// The largest share of the multiprocessor's cache as shared memory, as the products have it: a multiprocessor can
+  /// change the division only between kernels, when it is idle. For kernels that read nothing twice.
+  bool most_shared = false;
+  /// Blocks of a cluster, along x; 1: none.
+  unsigned cluster = 1;
 };
 
 inline void check(const char* op, const char* what, cudaError_t code) {
@@ -32,17 +37,24 @@ void launch(const char* op, void (*kernel)(Parameters...), const LaunchShape& sh
     check(op, "shared memory",
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                static_cast<int>(shape.shared_bytes)));
-  cudaLaunchAttribute attribute;
+  cudaLaunchAttribute attribute[3];
   cudaLaunchConfig_t config = {};
   config.gridDim = shape.grid;
   config.blockDim = dim3(static_cast<unsigned>(shape.threads));
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream);
-  config.attrs = &attribute;
+  config.attrs = attribute;
   if (shape.early) {
-    attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-    attribute.val.programmaticStreamSerializationAllowed = 1;
-    config.numAttrs = 1;
+    attribute[config.numAttrs].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attribute[config.numAttrs++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.cluster > 1) {
+    attribute[config.numAttrs].id = cudaLaunchAttributeClusterDimension;
+    attribute[config.numAttrs++].val.clusterDim = {shape.cluster, 1, 1};
+  }
+  if (shape.most_shared) {
+    attribute[config.numAttrs].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    attribute[config.numAttrs++].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
   }
   check(op, "launch", cudaLaunchKernelEx(&config, kernel, parameters...));
 }

@@ -49,8 +49,8 @@ __global__ void __launch_bounds__(index_select::kThreads, 2)
 
 void index_query_sm80(const IndexQueryArgs& a, const Launch& l) {
   const dim3 grid(device::blocks_for(a.q.size[1], index_query::kWarps), static_cast<unsigned>(a.q.size[0]));
-  device::launch("index_query", index_queries, {grid, 32 * index_query::kWarps, 0, l.device.compute_capability >= 90},
-                 l.stream, a);
+  device::launch("index_query", index_queries,
+                 {grid, 32 * index_query::kWarps, 0, l.device.compute_capability >= 90, true}, l.stream, a);
 }
 
 namespace {

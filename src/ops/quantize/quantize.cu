@@ -17,8 +17,8 @@ __global__ void __launch_bounds__(quantizing::kMostThreads)
 void run(const QuantizeArgs& a, const Launch& l, bool early) {
   const quantizing::Params p = quantizing::pack(a);
   if (p.k == 0) return;
-  device::launch("quantize", quantize_rows, {dim3(static_cast<unsigned>(a.x.size[0])), p.threads, 0, early}, l.stream,
-                 p);
+  device::launch("quantize", quantize_rows, {dim3(static_cast<unsigned>(a.x.size[0])), p.threads, 0, early, true},
+                 l.stream, p);
 }
 
 }  // namespace

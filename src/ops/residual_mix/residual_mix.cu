@@ -38,13 +38,13 @@ void run(const char* op, Params p, int64_t tokens, const Launch& l) {
     p.block_tokens = block_tokens(p.tokens);
     const int warps = p.tokens < kPartialWarps ? p.tokens : kPartialWarps;
     const dim3 grid(static_cast<unsigned>(p.slices), device::blocks_for(p.tokens, p.block_tokens));
-    device::launch(op, mix_partial<kMixes>, {grid, 32 * warps, 0, early}, l.stream, p);
+    device::launch(op, mix_partial<kMixes>, {grid, 32 * warps, 0, early, true}, l.stream, p);
     if (!p.fn.data) continue;
     const dim3 rows(static_cast<unsigned>(p.tokens), p.next_post.data ? 2 : 1);
     if (d <= 8 * kFinishThreads)
-      device::launch(op, mix_finish<kMixes, 1>, {rows, kFinishThreads, 0, early}, l.stream, p);
+      device::launch(op, mix_finish<kMixes, 1>, {rows, kFinishThreads, 0, early, true}, l.stream, p);
     else
-      device::launch(op, mix_finish<kMixes, 2>, {rows, kFinishThreads, 0, early}, l.stream, p);
+      device::launch(op, mix_finish<kMixes, 2>, {rows, kFinishThreads, 0, early, true}, l.stream, p);
   }
 }
 template void run<kGates>(const char* op, Params p, int64_t tokens, const Launch& l);

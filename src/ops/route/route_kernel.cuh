@@ -8,8 +8,17 @@
 
 namespace fathom::ops::route {
 
-inline constexpr int kLaneExperts = 16;  // experts that a lane holds
-inline constexpr int kMostExperts = 32 * kLaneExperts, kMostChosen = 32;
+inline constexpr int kFewLaneExperts = 8, kManyLaneExperts = 16;  // experts that a lane holds
+inline constexpr int kMostExperts = 32 * kManyLaneExperts, kMostChosen = 32;
+inline constexpr int kThreads = 256;
+/// More are chosen for by a launch of their own, a block each.
+inline constexpr int kFewTokens = 2;
+
+/// Of a token.
+struct Shared {
+  float score[kMostExperts];
+  float chosen[kMostChosen];  // scores of the chosen ones, ascending ids
+};
 
 FATHOM_DEVICE float score_of(float g) {
   return sqrtf(g > 20.0f ? g : log1pf(expf(g)));
@@ -21,75 +30,92 @@ FATHOM_DEVICE uint32_t rising(float v) {
   return bits >> 31 ? ~bits : bits | 0x80000000u;
 }
 
-/// Id number `lane` of the chosen ones, in the order they were chosen.
-FATHOM_DEVICE int choose_best(const RouteArgs& a, const float (&s)[kLaneExperts], const float (&bias)[kLaneExperts]) {
+/// Id number `lane` of the chosen ones, in the order they were chosen. At most 32 * kHeld experts.
+template <int kHeld>
+FATHOM_DEVICE int choose_best(const RouteArgs& a, const float* score, const float (&bias)[kManyLaneExperts]) {
   const int lane = device::lane_index(), experts = static_cast<int>(a.gate.size[0]),
             k = static_cast<int>(a.expert.size[1]);
-  uint32_t key[kLaneExperts];  // 0: out
+  uint32_t key[kHeld];  // 0: out
   FATHOM_UNROLL
-  for (int i = 0; i < kLaneExperts; ++i) {
+  for (int i = 0; i < kHeld; ++i) {
     const int e = lane + 32 * i;
-    const float value = e < experts ? device::add(s[i], bias[i]) : 0;
+    const float value = e < experts ? device::add(score[e], bias[i]) : 0;
     key[i] = e >= experts ? 0 : rising(value == value ? value : -__builtin_huge_valf());  // still k different experts
   }
   int mine = -1;
+  FATHOM_UNROLL_1
   for (int n = 0; n < k; ++n) {
     uint32_t best = 0, id = ~0u;
     FATHOM_UNROLL
-    for (int i = 0; i < kLaneExperts; ++i)
+    for (int i = 0; i < kHeld; ++i)
       if (key[i] > best) best = key[i], id = static_cast<uint32_t>(lane + 32 * i);
     const uint32_t most = device::largest_of_warp(best);
     const auto chosen = static_cast<int>(device::smallest_of_warp(best == most ? id : ~0u));  // the lowest of equals
     FATHOM_UNROLL
-    for (int i = 0; i < kLaneExperts; ++i)
+    for (int i = 0; i < kHeld; ++i)
       if (chosen == lane + 32 * i) key[i] = 0;
     if (n == lane) mine = chosen;
   }
   return mine;
 }
 
-/// Grid (tokens); one warp. Token ids are read before the previous kernel has ended.
-FATHOM_DEVICE void route_block(const RouteArgs& a) {
-  const int lane = device::lane_index(), t = device::block_x(), k = static_cast<int>(a.expert.size[1]);
-  const int experts = static_cast<int>(a.gate.size[0]);
-  float bias[kLaneExperts] = {};
-  int mine = -1;
+/// What the first warp knows of a token before its scores.
+struct Known {
+  float bias[kManyLaneExperts] = {};
+  int mine = -1;  // a hash layer's expert number `lane`
+};
+FATHOM_DEVICE Known load_known(const RouteArgs& a, int t) {
+  Known known;
+  const int lane = device::lane_index(), experts = static_cast<int>(a.gate.size[0]);
+  if (device::warp_index() != 0) return known;
   if (a.bias.data) {
     FATHOM_UNROLL
-    for (int i = 0; i < kLaneExperts; ++i)
-      if (lane + 32 * i < experts) bias[i] = a.bias(lane + 32 * i);
-  } else if (lane < k) {
-    mine = a.table(a.ids(t), lane);
+    for (int i = 0; i < kManyLaneExperts; ++i)
+      if (lane + 32 * i < experts) known.bias[i] = a.bias(lane + 32 * i);
+  } else if (lane < a.expert.size[1]) {
+    known.mine = a.table(a.ids(t), lane);
   }
-  device::wait_for_previous_kernel();
-  device::let_next_kernel_start();
-  float s[kLaneExperts];
-  FATHOM_UNROLL
-  for (int i = 0; i < kLaneExperts; ++i) {
-    const int e = lane + 32 * i;
-    s[i] = e < experts ? score_of(a.scores(t, e)) : 0;
-    if (e < experts) a.scores(t, e) = s[i];
-  }
-  if (a.bias.data) mine = choose_best(a, s, bias);
-  float score = 0;
-  FATHOM_UNROLL
-  for (int i = 0; i < kLaneExperts; ++i) {
-    const float held = device::shuffle_from(s[i], mine & 31);
-    if (mine >> 5 == i) score = held;
-  }
+  return known;
+}
+
+/// Experts of a token and their weights: all threads make scores, the first warp chooses. Short code, little of it
+/// run more than once: in a step it comes from memory, because weights have displaced it from the caches.
+FATHOM_DEVICE void choose_token(const RouteArgs& a, int t, const Known& known, Shared& shared) {
+  const int lane = device::lane_index(), experts = static_cast<int>(a.gate.size[0]);
+  const int k = static_cast<int>(a.expert.size[1]);
+  FATHOM_UNROLL_1
+  for (int e = device::thread_index(); e < experts; e += kThreads)
+    shared.score[e] = a.scores(t, e) = score_of(device::load_l2(&a.scores(t, e)));
+  device::sync_block();
+  if (device::warp_index() != 0) return;
+  int mine = known.mine;
+  if (a.bias.data)
+    mine = experts <= 32 * kFewLaneExperts ? choose_best<kFewLaneExperts>(a, shared.score, known.bias)
+                                           : choose_best<kManyLaneExperts>(a, shared.score, known.bias);
   int place = 0;
+  FATHOM_UNROLL_1
   for (int n = 0; n < k; ++n) {
     const int other = device::shuffle_int(mine, n);
     place += other < mine || (other == mine && n < lane);
   }
+  const float score = mine >= 0 && mine < experts ? shared.score[mine] : 0;
+  if (mine >= 0) shared.chosen[place] = score;
+  device::sync_warp();
   float sum = 0;  // in ascending order of ids
-  for (int n = 0; n < k; ++n) {
-    const int at = device::lowest_bit(device::ballot(mine >= 0 && place == n));
-    sum += device::shuffle_from(score, at);
-  }
+  FATHOM_UNROLL_1
+  for (int n = 0; n < k; ++n) sum += shared.chosen[n];
   if (mine < 0) return;
   a.expert(t, place) = mine;
   a.weight(t, place) = device::multiply(score / sum, a.route_scale);
+}
+
+/// Grid (tokens). Token ids are read before the previous kernel has ended.
+FATHOM_DEVICE void route_block(const RouteArgs& a, Shared& shared) {
+  const int t = device::block_x();
+  const Known known = load_known(a, t);
+  device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
+  choose_token(a, t, known, shared);
 }
 
 }  // namespace fathom::ops::route

@@ -3,12 +3,15 @@
 //
 // attention_inputs   query, window_write and, in layers with an indexer, index_query
 // compress_both      compress of KV rows and of index rows, ratio 4
+// input_products     all products with the input of an attention half: linear_fp8, linear_f32, linear_bf16
+// query_products     linear_fp8 of the queries, and the compressions of the layer, which take less time
 #pragma once
 
 #include <string_view>
 
 #include "ops/compress/compress.h"
 #include "ops/index_select/index_select.h"
+#include "ops/linear/linear.h"
 #include "ops/query/query.h"
 #include "ops/window_write/window_write.h"
 
@@ -24,8 +27,23 @@ struct CompressBothArgs {
   CompressArgs main, index;  // of the same segments and entries
 };
 
+struct InputProductsArgs {
+  LinearFp8Args latents;
+  LinearF32Args compressor;  // of the same tokens
+  LinearBf16Args weights;    // of the same tokens; w.data == null: none
+};
+
+struct QueryProductsArgs {
+  LinearFp8Args queries;
+  CompressArgs main, index;  // of the same segments and entries; index.k.data == null: none
+};
+
 /// CUDA alone: elsewhere there is nothing to be saved.
 Variants<AttentionInputsArgs> attention_inputs_variants();
 Variants<CompressBothArgs> compress_both_variants();
+/// For few tokens where all blocks have a place at once; by the kernels of "sm90" (linear_fp8 etc.), which need not be
+/// those that many tokens take: with --fast alone.
+Variants<InputProductsArgs> input_products_variants();
+Variants<QueryProductsArgs> query_products_variants();
 
 }  // namespace fathom::ops

@@ -1,6 +1,6 @@
 // sm80 takes what the variants of that name of the single operations take. Positions and window slots are read before
 // the previous kernel of the stream has ended: it must not write them.
-#include "ops/together/together.h"
+#include "ops/together/products_plan.h"
 
 namespace fathom::ops {
 
@@ -8,6 +8,8 @@ namespace fathom::ops {
 void attention_inputs_sm80(const AttentionInputsArgs& a, const Launch& l);
 void compress_both_sm80(const CompressBothArgs& a, const Launch& l);
 bool compress_fits_one_launch(const CompressArgs& a);
+void input_products_sm90(const InputProductsArgs& a, const Launch& l);
+void query_products_sm90(const QueryProductsArgs& a, const Launch& l);
 
 namespace {
 
@@ -25,6 +27,29 @@ bool inputs_can_run(const AttentionInputsArgs& a, const DeviceInfo& d) {
 bool compress_can_run(const CompressBothArgs& a, const DeviceInfo& d) {
   return runs_alone(compress_variants(), a.main, d) && runs_alone(compress_variants(), a.index, d) &&
          compress_fits_one_launch(a.main) && compress_fits_one_launch(a.index);
+}
+template <typename Args>
+bool product_can_run(Variants<Args> all, const Args& a, const DeviceInfo& d) {
+  return find_variant(all, "sm90")->can_run(a, d);
+}
+bool products_can_run(const InputProductsArgs& a, const DeviceInfo& d) {
+  return product_can_run(linear_fp8_variants(), a.latents, d) &&
+         product_can_run(linear_f32_variants(), a.compressor, d) &&
+         (!a.weights.w.data || product_can_run(linear_bf16_variants(), a.weights, d)) &&
+         together::lay_out(a, d).plan.fits;
+}
+/// Entries read rows of the ring that their segment's tokens do not overwrite: as compress_fits_one_launch(), for 128
+/// too.
+bool fits_one_launch(const CompressArgs& a) {
+  const int64_t longest = a.k.size[0] - a.segments.size[0] + 1;
+  return longest + (a.ratio == 4 ? 6 : a.ratio - 2) < a.state_k.size[1];
+}
+bool queries_can_run(const QueryProductsArgs& a, const DeviceInfo& d) {
+  const bool index = a.index.k.data != nullptr;
+  return product_can_run(linear_fp8_variants(), a.queries, d) && runs_alone(compress_variants(), a.main, d) &&
+         fits_one_launch(a.main) &&
+         (!index || (a.main.ratio == 4 && runs_alone(compress_variants(), a.index, d) && fits_one_launch(a.index))) &&
+         together::lay_out(a, d).fits;
 }
 
 }  // namespace
@@ -45,6 +70,28 @@ Variants<CompressBothArgs> compress_both_variants() {
 #ifdef FATHOM_HAVE_CUDA
   static constexpr Variant<CompressBothArgs> all[] = {
       {"sm80", Backend::cuda, compress_can_run, nullptr, compress_both_sm80},
+  };
+  return all;
+#else
+  return {};
+#endif
+}
+
+Variants<InputProductsArgs> input_products_variants() {
+#ifdef FATHOM_HAVE_CUDA
+  static constexpr Variant<InputProductsArgs> all[] = {
+      {"sm90", Backend::cuda, products_can_run, nullptr, input_products_sm90},
+  };
+  return all;
+#else
+  return {};
+#endif
+}
+
+Variants<QueryProductsArgs> query_products_variants() {
+#ifdef FATHOM_HAVE_CUDA
+  static constexpr Variant<QueryProductsArgs> all[] = {
+      {"sm90", Backend::cuda, queries_can_run, nullptr, query_products_sm90},
   };
   return all;
 #else

@@ -1,0 +1,23 @@
+#include "ops/device/launch.cuh"
+#include "ops/together/products_kernel.cuh"
+
+namespace fathom::ops {
+namespace {
+
+__global__ void __launch_bounds__(32 * together::kProductWarps, 3)
+    input_products(const __grid_constant__ together::Products p) {
+  extern __shared__ __align__(1024) std::byte shared[];
+  together::products_block(p, shared);
+}
+
+}  // namespace
+
+void input_products_sm90(const InputProductsArgs& a, const Launch& l) {
+  const together::Products p = together::lay_out(a, l.device);
+  const dim3 grid(together::kProductCluster, static_cast<unsigned>(p.plan.rows[together::kProducts]));
+  const device::LaunchShape shape{grid, 32 * together::kProductWarps, p.plan.shared_bytes, true,
+                                  true, together::kProductCluster};
+  device::launch("input_products", input_products, shape, l.stream, p);
+}
+
+}  // namespace fathom::ops

@@ -1,0 +1,98 @@
+#include "ops/together/products_plan.h"
+
+#include <algorithm>
+
+#include "ops/compress/pooling.h"
+
+namespace fathom::ops::together {
+namespace {
+
+using gemm::Math;
+
+constexpr Math kMath[kProducts] = {Math::e4m3_wide, Math::bf16_wide, Math::bf16_wide};
+constexpr int kLeastAhead = 2, kMostAhead = 4, kMostResident = 3, kMostTokens = 8;
+constexpr int kMostQueryTokens = 4;  // with more, linear_fp8 takes a faster kernel
+
+/// Shared memory of a block, as gemm_wide.cuh lays it out.
+size_t shared_for(Math math, const gemm::Plan& p) {
+  const auto rows = static_cast<size_t>(p.slice_warps * p.token_tile()), units = static_cast<size_t>(p.chunk_units);
+  const bool scales = gemm::has_scales(math);
+  const size_t x = rows * units * (gemm::kUnitBytes * static_cast<size_t>(gemm::widening(math)) + (scales ? 4 : 0));
+  const size_t ring = kProductWarps * gemm::kGroupRows * gemm::kUnitBytes * static_cast<size_t>(p.stages);
+  const size_t sums = rows * static_cast<size_t>(p.group_warps * gemm::kGroupRows + 4) * sizeof(float);
+  return std::max(x + ring + kProductWarps * units * sizeof(float), sums);
+}
+
+/// The plan of one product with at most `ahead` units under way; false where it cannot take clusters of 8.
+bool plan_product(Math math, const gemm::Params& p, int ahead, const DeviceInfo& device, gemm::Plan& plan) {
+  plan.log2_slices = gemm::make_plan(math, p.groups, p.units, p.tokens, device, true).log2_slices;
+  if (plan.slices() < kProductCluster) return false;
+  plan.cluster = kProductCluster, plan.slice_warps = plan.slices() / kProductCluster;
+  plan.group_warps = kProductWarps / plan.slice_warps, plan.tiles = 1;
+  plan.chunk_units = gemm::longest_slice(p.units, plan.log2_slices);
+  plan.ahead = std::min(ahead, plan.chunk_units), plan.stages = std::min(ahead + 1, plan.chunk_units);
+  plan.early = true;
+  return plan.group_warps >= gemm::least_group_warps(math);
+}
+
+/// Moves a product to rows of the grid from `row` on.
+void move_down(gemm::Params& p, int row) {
+  const int groups = row << p.log2_group_warps;
+  for (int32_t i = 0; i < p.parts; ++i) p.part[i].first_group += groups;
+  p.groups += groups;
+}
+
+}  // namespace
+
+Products lay_out(const InputProductsArgs& a, const DeviceInfo& device) {
+  Products out;
+  const gemm::Params packed[kProducts] = {gemm::pack(a.latents), gemm::pack(a.compressor),
+                                          a.weights.w.data ? gemm::pack(a.weights) : gemm::Params{}};
+  ProductsPlan& plan = out.plan;
+  const int tokens = packed[0].tokens;
+  if (tokens == 0 || tokens > kMostTokens || packed[0].groups == 0 || packed[1].groups == 0) return out;
+  for (int ahead = kMostAhead; ahead >= kLeastAhead && !plan.fits; --ahead) {
+    plan.shared_bytes = 0;
+    int row = 0;
+    for (int i = 0; i < kProducts; ++i) {
+      gemm::Params& p = out.of[i] = packed[i];
+      plan.rows[i] = row;
+      if (p.groups == 0) continue;
+      gemm::Plan product;
+      if (p.tokens != tokens || !plan_product(kMath[i], p, ahead, device, product)) return out;
+      gemm::set_plan(p, product);
+      plan.shared_bytes = std::max(plan.shared_bytes, shared_for(kMath[i], product));
+      const int rows = (p.groups + product.group_warps - 1) / product.group_warps;
+      move_down(p, row);
+      row += rows;
+    }
+    plan.rows[kProducts] = row;
+    const int resident = (row * kProductCluster + device.sm_count - 1) / std::max(1, device.sm_count);
+    if (resident > kMostResident) return out;
+    plan.fits = plan.shared_bytes <= static_cast<size_t>(device.shared_bytes) / static_cast<size_t>(resident) - 1024;
+  }
+  return out;
+}
+
+QueryProducts lay_out(const QueryProductsArgs& a, const DeviceInfo& device) {
+  QueryProducts out;
+  out.queries = gemm::pack(a.queries), out.main = a.main, out.index = a.index;
+  gemm::Params& p = out.queries;
+  if (p.tokens == 0 || p.tokens > kMostQueryTokens || p.groups == 0) return out;
+  gemm::Plan plan = gemm::make_plan(Math::e4m3_wide, p.groups, p.units, p.tokens, device, true);
+  if (plan.cluster != 1 || plan.tiles != 1 || plan.threads() != 32 * kProductWarps) return out;
+  plan.early = true;
+  gemm::set_plan(p, plan);
+  const int rows = (p.groups + plan.group_warps - 1) / plan.group_warps;
+  out.compressions =
+      static_cast<int32_t>((a.index.k.data ? 2 : 1) * (a.main.entries.size[0] + a.main.segments.size[0]));
+  move_down(p, out.compressions);
+  out.rows = out.compressions + rows;
+  out.shared_bytes = std::max(plan.shared_bytes, compress::kWholeBytes);
+  // Those that find no place at once begin when others end, and take as long again.
+  const auto most = static_cast<int64_t>((static_cast<size_t>(device.shared_bytes) + 1024) / (out.shared_bytes + 1024));
+  out.fits = out.rows <= device.sm_count * std::min<int64_t>(most, query_residents(a.main.ratio));
+  return out;
+}
+
+}  // namespace fathom::ops::together
