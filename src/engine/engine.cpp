@@ -193,8 +193,20 @@ void Engine::pace_profile(int64_t size, double seconds) {
   if (!recorded) ++skipped_;
   if (pacer_->step_ended(recorded, size, seconds) == recorded) return;
   const int64_t start = Recorder::now();
-  record_steps(!recorded);
-  pacer_->switched(static_cast<double>(Recorder::now() - start) * 1e-9);
+  try {
+    record_steps(!recorded);
+    pacer_->switched(static_cast<double>(Recorder::now() - start) * 1e-9);
+  } catch (const Error&) {  // the profile ends with what it has; the step is done
+    recorder_ = nullptr;
+    if (speculator_) speculator_->set_recorder(nullptr);
+    profile_->add({.name = "kernel records failed",
+                   .category = kPhaseCategory,
+                   .start_ns = start,
+                   .end_ns = Recorder::now(),
+                   .thread = Recorder::this_thread()});
+    profile_->set_cost(pacer_->cost());
+    pacer_.reset();
+  }
 }
 
 void Engine::report_cancelled(const std::function<void(const GenerationEvent&)>& report) {

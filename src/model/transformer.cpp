@@ -68,8 +68,9 @@ void Transformer::end_trace() {
 
 void Transformer::record_steps(bool on) {
   if (!trace_) return;
-  block_.set_recorder(on ? recorder_ : nullptr, false);
+  block_.set_recorder(nullptr, false);
   on ? trace_->resume() : trace_->pause();
+  if (on) block_.set_recorder(recorder_, false);
 }
 
 const Activations& Transformer::step(const StepBatch& batch, std::span<const LayerCache> layers, Fetch what) {

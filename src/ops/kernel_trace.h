@@ -24,7 +24,8 @@ class KernelTrace {
  public:
   virtual ~KernelTrace() = default;
   virtual void start() = 0;
-  /// Between start() and stop(): work from now on is not recorded, or is again. The device must have finished its work.
+  /// Between start() and stop(): work from now on is not recorded, or is again. Takes 5 and 10 ms; then the process
+  /// runs as if there were no trace. The device must have finished its work.
   virtual void pause() = 0;
   virtual void resume() = 0;
   /// Ends and hands over what was recorded, ordered by start. The device must have finished its work.

@@ -75,8 +75,8 @@ class CuptiTrace final : public KernelTrace {
     check(cupti_.timestamp(&stamp), "reading its clock");
     offset_ = Recorder::now() - static_cast<int64_t>(stamp);
     check(cupti_.register_callbacks(request, complete), "registering buffers");
-    for (const auto kind : kKinds) check(cupti_.enable(kind), "starting");
     running_ = true;
+    for (const auto kind : kKinds) check(cupti_.enable(kind), "starting");
   }
 
   /// The records must be fetched: a replay that is not recorded writes its times to those of the one before. And CUPTI

@@ -60,9 +60,10 @@ void cut_skipped_steps(Trace& trace) {
   for (GpuEvent& e : trace.events) move(e);
   for (HostCall& c : trace.calls) move(c);
   for (Annotation& a : trace.annotations) move(a);
-  trace.import.notes.push_back(
-      fmt::format("{} were not recorded, so that the profile costs little; their {} are taken out of the time",
-                  counted(steps, "step"), time_text(all)));
+  trace.import.notes.push_back(fmt::format(
+      "{} were not recorded, so that the profile costs little; their {} are taken out of the time. Recorded "
+      "steps are launched slower than others: less time is idle between steps than it seems",
+      counted(steps, "step"), time_text(all)));
 }
 
 }  // namespace fathom::trace
