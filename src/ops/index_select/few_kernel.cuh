@@ -151,19 +151,13 @@ FATHOM_DEVICE void choose_many(const Params& p, int64_t t, Selection& shared) {
   // Many equal keys.
   device::sync_block();
   const uint32_t limit = kth_of_many(span, k, shared.counts);
-  uint32_t above[kMostWords];
   int greater, all;
-  const int greater_before = sum_before(mark(span, limit + 1, above), 1, shared.counts, &greater);
+  const int greater_before = sum_before(mark(span, limit + 1, marks), 1, shared.counts, &greater);
   int equal_before = sum_before(mark(span, limit, marks), 0, shared.counts, &all) - greater_before;
   const int wanted = k - greater;
   place = greater_before + (equal_before < wanted ? equal_before : wanted);
   each_marked(span, marks, [&](int entry) {
-    const int bit = entry - span.first;
-    uint32_t word = 0;
-    FATHOM_UNROLL
-    for (int w = 0; w < kMostWords; ++w) word = w == bit / 32 ? above[w] : word;
-    const bool is_greater = word >> bit % 32 & 1;
-    if (is_greater || equal_before++ < wanted) p.a.index(t, place++) = slot_of(keys, entry);
+    if (scores[entry] > limit || equal_before++ < wanted) p.a.index(t, place++) = slot_of(keys, entry);
   });
 }
 
