@@ -60,13 +60,15 @@ OpTable op_table(std::string_view name, const DeviceInfo& device, bool fast) {
   if (device.compute_capability == 90) names.push_back("sm90");
   if (device.compute_capability >= 89) names.push_back("sm89");
   names.push_back("sm80");
-  if (!fast) return pick_all(names, {"exact"}, names);
+  const auto with_products = [](OpTable t, std::string_view products) {
+    t.input_products = find_variant(input_products_variants(), products);
+    t.query_products = find_variant(query_products_variants(), "sm90");
+    return t;
+  };
+  if (!fast) return with_products(pick_all(names, {"exact"}, names), names.front());
   Names experts = names;
   if (device.compute_capability == 90) experts.insert(experts.begin(), "sm90_fast");
-  OpTable t = pick_all(names, names, experts);
-  t.input_products = find_variant(input_products_variants(), names.front());
-  t.query_products = find_variant(query_products_variants(), names.front());
-  return t;
+  return with_products(pick_all(names, names, experts), experts.front());
 }
 
 }  // namespace fathom::ops

@@ -10,14 +10,21 @@ __global__ void __launch_bounds__(32 * together::kProductWarps, 3)
   together::products_block(p, shared);
 }
 
-}  // namespace
-
-void input_products_sm90(const InputProductsArgs& a, const Launch& l) {
-  const together::Products p = together::lay_out(a, l.device);
+void run_input_products(const InputProductsArgs& a, const Launch& l, bool exact) {
+  const together::Products p = together::lay_out(a, l.device, exact);
   const dim3 grid(together::kProductCluster, static_cast<unsigned>(p.plan.rows[together::kProducts]));
   const device::LaunchShape shape{grid, 32 * together::kProductWarps, p.plan.shared_bytes, true,
                                   true, together::kProductCluster};
   device::launch("input_products", input_products, shape, l.stream, p);
+}
+
+}  // namespace
+
+void input_products_sm90(const InputProductsArgs& a, const Launch& l) {
+  run_input_products(a, l, true);
+}
+void input_products_sm90_fast(const InputProductsArgs& a, const Launch& l) {
+  run_input_products(a, l, false);
 }
 
 }  // namespace fathom::ops

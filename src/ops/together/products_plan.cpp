@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/compress/pooling.h"
+#include "ops/linear/stream_params.h"
 
 namespace fathom::ops::together {
 namespace {
@@ -23,9 +24,15 @@ size_t shared_for(Math math, const gemm::Plan& p) {
   return std::max(x + ring + kProductWarps * units * sizeof(float), sums);
 }
 
+/// Those that linear_fp8 takes on sm_90, whatever its kernel.
+int slices_of(const LinearFp8Args& a, const gemm::Params& p) {
+  return stream::make_plan(stream::Input::e4m3, stream::pack(a).row_tiles, p.units, p.tokens).log2_slices;
+}
+
 /// The plan of one product with at most `ahead` units under way; false where it cannot take clusters of 8.
-bool plan_product(Math math, const gemm::Params& p, int ahead, const DeviceInfo& device, gemm::Plan& plan) {
-  plan.log2_slices = gemm::make_plan(math, p.groups, p.units, p.tokens, device, true).log2_slices;
+bool plan_product(Math math, const gemm::Params& p, int ahead, const DeviceInfo& device, std::optional<int> log2_slices,
+                  gemm::Plan& plan) {
+  plan.log2_slices = gemm::make_plan(math, p.groups, p.units, p.tokens, device, true, log2_slices).log2_slices;
   if (plan.slices() < kProductCluster) return false;
   plan.cluster = kProductCluster, plan.slice_warps = plan.slices() / kProductCluster;
   plan.group_warps = kProductWarps / plan.slice_warps, plan.tiles = 1;
@@ -44,13 +51,15 @@ void move_down(gemm::Params& p, int row) {
 
 }  // namespace
 
-Products lay_out(const InputProductsArgs& a, const DeviceInfo& device) {
+Products lay_out(const InputProductsArgs& a, const DeviceInfo& device, bool exact) {
   Products out;
   const gemm::Params packed[kProducts] = {gemm::pack(a.latents), gemm::pack(a.compressor),
                                           a.weights.w.data ? gemm::pack(a.weights) : gemm::Params{}};
   ProductsPlan& plan = out.plan;
   const int tokens = packed[0].tokens;
   if (tokens == 0 || tokens > kMostTokens || packed[0].groups == 0 || packed[1].groups == 0) return out;
+  std::optional<int> slices[kProducts];
+  if (exact) slices[0] = slices_of(a.latents, packed[0]);
   for (int ahead = kMostAhead; ahead >= kLeastAhead && !plan.fits; --ahead) {
     plan.shared_bytes = 0;
     int row = 0;
@@ -59,7 +68,7 @@ Products lay_out(const InputProductsArgs& a, const DeviceInfo& device) {
       plan.rows[i] = row;
       if (p.groups == 0) continue;
       gemm::Plan product;
-      if (p.tokens != tokens || !plan_product(kMath[i], p, ahead, device, product)) return out;
+      if (p.tokens != tokens || !plan_product(kMath[i], p, ahead, device, slices[i], product)) return out;
       gemm::set_plan(p, product);
       plan.shared_bytes = std::max(plan.shared_bytes, shared_for(kMath[i], product));
       const int rows = (p.groups + product.group_warps - 1) / product.group_warps;
@@ -67,7 +76,8 @@ Products lay_out(const InputProductsArgs& a, const DeviceInfo& device) {
       row += rows;
     }
     plan.rows[kProducts] = row;
-    const int resident = (row * kProductCluster + device.sm_count - 1) / std::max(1, device.sm_count);
+    const int clusters = std::max(1, device.sm_count / kProductCluster - 1);  // that surely run at once, a block each
+    const int resident = (row + clusters - 1) / clusters;
     if (resident > kMostResident) return out;
     plan.fits = plan.shared_bytes <= static_cast<size_t>(device.shared_bytes) / static_cast<size_t>(resident) - 1024;
   }
@@ -79,7 +89,8 @@ QueryProducts lay_out(const QueryProductsArgs& a, const DeviceInfo& device) {
   out.queries = gemm::pack(a.queries), out.main = a.main, out.index = a.index;
   gemm::Params& p = out.queries;
   if (p.tokens == 0 || p.tokens > kMostQueryTokens || p.groups == 0) return out;
-  gemm::Plan plan = gemm::make_plan(Math::e4m3_wide, p.groups, p.units, p.tokens, device, true);
+  gemm::Plan plan =
+      gemm::make_plan(Math::e4m3_wide, p.groups, p.units, p.tokens, device, true, slices_of(a.queries, p));
   if (plan.cluster != 1 || plan.tiles != 1 || plan.threads() != 32 * kProductWarps) return out;
   plan.early = true;
   gemm::set_plan(p, plan);

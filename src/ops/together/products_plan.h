@@ -1,6 +1,6 @@
 // How the products with the input of an attention half share a launch: blocks of 8 warps in clusters of 8, each product
-// with rows of the grid of its own. Slices of K are those of each product alone (ops/linear/gemm_params.h), and so are
-// the bits.
+// with rows of the grid of its own. Slices of K and bits are those of each product alone, but for the latents with
+// --fast, where more slices are faster.
 #pragma once
 
 #include "ops/linear/gemm_params.h"
@@ -38,7 +38,7 @@ struct QueryProducts {
 QueryProducts lay_out(const QueryProductsArgs& a, const DeviceInfo& device);
 
 /// Parameters of the products at their places in the grid; plan.fits is false where they cannot run together or would
-/// not have a place at once.
-Products lay_out(const InputProductsArgs& a, const DeviceInfo& device);
+/// not have a place at once. `exact`: with the slices that linear_fp8 has for any number of tokens.
+Products lay_out(const InputProductsArgs& a, const DeviceInfo& device, bool exact);
 
 }  // namespace fathom::ops::together

@@ -41,8 +41,8 @@ struct QueryProductsArgs {
 /// CUDA alone: elsewhere there is nothing to be saved.
 Variants<AttentionInputsArgs> attention_inputs_variants();
 Variants<CompressBothArgs> compress_both_variants();
-/// For few tokens where all blocks have a place at once; by the kernels of "sm90" (linear_fp8 etc.), which need not be
-/// those that many tokens take: with --fast alone.
+/// For few tokens where all blocks have a place at once. "sm90" has the bits of the variants of that name (linear_fp8
+/// etc.), "sm90_fast" others for the latents.
 Variants<InputProductsArgs> input_products_variants();
 Variants<QueryProductsArgs> query_products_variants();
 

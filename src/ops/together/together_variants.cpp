@@ -9,6 +9,7 @@ void attention_inputs_sm80(const AttentionInputsArgs& a, const Launch& l);
 void compress_both_sm80(const CompressBothArgs& a, const Launch& l);
 bool compress_fits_one_launch(const CompressArgs& a);
 void input_products_sm90(const InputProductsArgs& a, const Launch& l);
+void input_products_sm90_fast(const InputProductsArgs& a, const Launch& l);
 void query_products_sm90(const QueryProductsArgs& a, const Launch& l);
 
 namespace {
@@ -32,11 +33,12 @@ template <typename Args>
 bool product_can_run(Variants<Args> all, const Args& a, const DeviceInfo& d) {
   return find_variant(all, "sm90")->can_run(a, d);
 }
+template <bool kExact>
 bool products_can_run(const InputProductsArgs& a, const DeviceInfo& d) {
   return product_can_run(linear_fp8_variants(), a.latents, d) &&
          product_can_run(linear_f32_variants(), a.compressor, d) &&
          (!a.weights.w.data || product_can_run(linear_bf16_variants(), a.weights, d)) &&
-         together::lay_out(a, d).plan.fits;
+         together::lay_out(a, d, kExact).plan.fits;
 }
 /// Entries read rows of the ring that their segment's tokens do not overwrite: as compress_fits_one_launch(), for 128
 /// too.
@@ -80,7 +82,8 @@ Variants<CompressBothArgs> compress_both_variants() {
 Variants<InputProductsArgs> input_products_variants() {
 #ifdef FATHOM_HAVE_CUDA
   static constexpr Variant<InputProductsArgs> all[] = {
-      {"sm90", Backend::cuda, products_can_run, nullptr, input_products_sm90},
+      {"sm90", Backend::cuda, products_can_run<true>, nullptr, input_products_sm90},
+      {"sm90_fast", Backend::cuda, products_can_run<false>, nullptr, input_products_sm90_fast},
   };
   return all;
 #else
