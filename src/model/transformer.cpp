@@ -245,8 +245,7 @@ void Transformer::attention(const StepBatch& batch, const BlockWeights& block, c
       if (!together) block_.project_compressor(block.attn);
       block_.compress(batch, block, cache);
     });
-    if (block.ratio == 4 && !together)
-      device_.fork(kIndexWeights, [&] { block_.index_weights(*block.attn.indexer); });
+    if (block.ratio == 4 && !together) device_.fork(kIndexWeights, [&] { block_.index_weights(*block.attn.indexer); });
   }
   if (!together) block_.project_latents(block.attn);
   if (!compressed) block_.project_queries(block.attn);
