@@ -123,16 +123,18 @@ class InProcess final : public InProcessTarget {
   }
 
   std::optional<StepFloor> floor(double open) override {
-    if (bandwidth_ <= 0 || options_.context == 0) return std::nullopt;
+    // A profile is of the same steps that tell what the floor needs.
+    if (options_.context == 0 || (bandwidth_ <= 0 && options_.profile.empty())) return std::nullopt;
+    const auto requests = static_cast<int64_t>(open);
+    if (!experts_met_.count(requests)) experts_met_[requests] = experts_met(requests);  // drafts change nothing of it
+    const double met = experts_met_[requests];
+    if (bandwidth_ <= 0) return std::nullopt;
     plan::Devices devices;
     devices.gpu.bandwidth = bandwidth_, devices.gpu.bf16 = devices.gpu.fp8 = 1e15;
     devices.index_row = ops::kIndexCodeBytes + ops::kIndexScaleBytes;
     const double ranks = options_.model.ranks;
     const auto context = static_cast<double>(options_.context);
     const plan::StepBound b = plan::bound(plan_model_, devices, open, context);
-    const auto requests = static_cast<int64_t>(open);
-    if (!experts_met_.count(requests)) experts_met_[requests] = experts_met(requests);  // drafts change nothing of it
-    const double met = experts_met_[requests];
     // Over several GPUs: each weight on one of them, evenly, and the cache on all.
     const double weights = (b.fixed_bytes + b.expert_bytes * met / b.distinct) / ranks;
     return StepFloor{weights + b.cache_bytes, bandwidth_, met, b.distinct, context};

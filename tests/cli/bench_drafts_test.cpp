@@ -1,7 +1,8 @@
-// `fathom bench` over several depths of drafts and rates of acceptance, and models of each kind of draft.
+// `fathom bench` over several depths of drafts and rates of acceptance, models of each kind of draft, profiles.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <regex>
 
 #include "base/file.h"
@@ -89,6 +90,15 @@ TEST(BenchDrafts, CountsProposalsInTheReport) {
   std::smatch proposals;
   ASSERT_TRUE(std::regex_search(report, proposals, std::regex("\"draft_proposals\": *([0-9]+)"))) << report;
   EXPECT_GT(std::stoll(proposals[1]), 0);
+}
+
+TEST(BenchProfile, IsWrittenOnAProcessorToo) {
+  const TemporaryFolder folder;
+  const Finished done =
+      run(bench({"--synthetic", "fairy,layers=3", "--profile", std::string(folder.path() / "trace.json.gz")}));
+  ASSERT_EQ(done.status, 0) << done.err;
+  EXPECT_NE(done.err.find("20 of 20 steps recorded"), std::string::npos) << done.err;
+  EXPECT_GT(std::filesystem::file_size(folder.path() / "trace-b1.json.gz"), 1000u);
 }
 
 }  // namespace
