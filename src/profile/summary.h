@@ -32,8 +32,8 @@ struct Summary {
   int64_t covered_ns = 0;     // sum of self_ns
   int64_t span_count = 0;
   int64_t dropped = 0;  // spans that the recorder had no room for; they are missing in every sum
-  int64_t steps = 0;   // that were recorded
-  RecordingCost cost;  // where not all of them were
+  int64_t steps = 0;    // that were recorded
+  RecordingCost cost;   // where not all of them were
 };
 
 /// Where the recorder has spans of a GPU, the rows are those alone: kernels by op, copies, and the gaps inside replayed

@@ -426,8 +426,7 @@ inline TensorMap emulated_map(const Planes& p) {
 inline void copy_box(void* shared, const TensorMap* map, int column, int row, int plane, Phases* b) {
   Planes p;
   std::memcpy(static_cast<void*>(&p), map, sizeof p);
-  if (reinterpret_cast<uintptr_t>(shared) % 1024 || reinterpret_cast<uintptr_t>(p.base) % 16 ||
-      p.row_distance() % 16)
+  if (reinterpret_cast<uintptr_t>(shared) % 1024 || reinterpret_cast<uintptr_t>(p.base) % 16 || p.row_distance() % 16)
     throw std::runtime_error("misaligned copy of a box");
   for (int i = 0; i < kBoxRows * kBoxBytes / 16; ++i) {
     const int r = row + i / 8, at = column + i % 8 * 16;
