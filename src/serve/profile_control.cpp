@@ -67,9 +67,10 @@ std::shared_ptr<Recording> ProfileControl::Impl::read(const HttpRequest& request
     }
     for (const std::string& activity : fields.texts("activities", 16)) {
       if (activity == "GPU" || activity == "CUDA")
-        warnings.push_back("activities: the operations of the engine are recorded as CPU spans, also on a GPU");
+        warnings.push_back(
+            "activities: what is recorded is decided by the engine's device, kernels of GPUs or operations of a CPU");
       else if (activity != "CPU")
-        fields.refuse("activities", fmt::format("has {}: this server records CPU", printable(activity)));
+        fields.refuse("activities", fmt::format("has {}: this server records CPU or GPU", printable(activity)));
     }
     for (const char* name : {"with_stack", "record_shapes", "profile_by_stage", "merge_profiles"})
       if (fields.boolean(name).value_or(false)) warnings.push_back(fmt::format("{} does nothing here", name));
