@@ -67,6 +67,7 @@ struct RecordingCost {
   int64_t steps = 0, recorded = 0;
   double seconds = 0;   // that the steps would have taken; 0: not known
   double overhead = 0;  // seconds on top
+  std::string problem;  // why no more steps were recorded from some step on; empty: nothing failed
   double share() const { return seconds > 0 ? overhead / seconds : 0; }
 };
 

@@ -315,7 +315,9 @@ class InProcess final : public InProcessTarget {
                     "ms) and ending it ({:.0f}) included",
                     printable(file.string(), 400), recorder.steps(), steps, with / steps * 1e3, without * 1e3,
                     100 * (with / steps / without - 1), starting * 1e3, ending * 1e3));
-    if (!engine_->model().trace_problem().empty())
+    if (!recorder.cost().problem.empty())
+      options_.say("recording failed: " + printable(recorder.cost().problem, 400) + ": the trace has the steps before");
+    else if (!engine_->model().trace_problem().empty())
       options_.say("no kernel trace (" + printable(engine_->model().trace_problem(), 400) +
                    "): every operation was launched and waited for by itself");
     options_.say(profile::format_table(profile::summarize(recorder), 110));

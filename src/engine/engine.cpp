@@ -150,6 +150,7 @@ void Engine::hold(RequestId id, bool held) {
 }
 
 void Engine::set_recorder(Recorder* recorder) {
+  if (recorder == profile_) return;
   const int64_t start = Recorder::now();
   const auto seconds = [start] { return static_cast<double>(Recorder::now() - start) * 1e-9; };
   if (pacer_) {
@@ -179,6 +180,7 @@ void Engine::note_skipped() {
 }
 
 void Engine::record_steps(bool on) {
+  model_.device().synchronize("recording steps");  // drafts may still be under way
   if (!on) skipped_since_ = Recorder::now(), skipped_ = 0;
   model_.record_steps(on);
   if (on) note_skipped();
@@ -196,7 +198,9 @@ void Engine::pace_profile(int64_t size, double seconds) {
   try {
     record_steps(!recorded);
     pacer_->switched(static_cast<double>(Recorder::now() - start) * 1e-9);
-  } catch (const Error&) {  // the profile ends with what it has; the step is done
+  } catch (const Error& e) {  // the profile ends with what it has; the step is done
+    if (!recorded) note_skipped();
+    model_.set_recorder(nullptr);
     recorder_ = nullptr;
     if (speculator_) speculator_->set_recorder(nullptr);
     profile_->add({.name = "kernel records failed",
@@ -204,7 +208,9 @@ void Engine::pace_profile(int64_t size, double seconds) {
                    .start_ns = start,
                    .end_ns = Recorder::now(),
                    .thread = Recorder::this_thread()});
-    profile_->set_cost(pacer_->cost());
+    RecordingCost cost = pacer_->cost();
+    cost.problem = e.what();
+    profile_->set_cost(cost);
     pacer_.reset();
   }
 }

@@ -9,6 +9,7 @@ namespace {
 /// `kernels`: those of the step on one GPU, in order: all that its ops launched, or all but the last op's, since one
 /// rank of several chooses the tokens.
 void name_step(const TracedStep& step, std::span<ops::KernelRun* const> kernels) {
+  if (step.ops->empty()) return;
   int64_t all = 0;
   for (const OpMark& op : *step.ops) all += op.kernels;
   const auto count = static_cast<int64_t>(kernels.size());

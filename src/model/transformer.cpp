@@ -49,21 +49,31 @@ void Transformer::set_recorder(Recorder* recorder) {
   if (recorder == recorder_) return;
   if (trace_) end_trace();
   recorder_ = recorder;
-  trace_problem_.clear();
+  if (recorder) trace_problem_.clear();
   if (recorder && !device_.shares_host_memory() && !device_.only_counts()) {
     trace_ = ops::kernel_trace(trace_problem_);
-    if (trace_) {
-      trace_->start();
-      recorder->describe_device(device_.facts());
+    try {
+      if (trace_) trace_->start();
+    } catch (const Error& e) {  // operation by operation then, as without CUPTI
+      trace_problem_ = e.what(), trace_ = nullptr;
     }
+    if (trace_) recorder->describe_device(device_.facts());
   }
   block_.set_recorder(recorder, !trace_);
 }
 
+/// Whatever fails, the recorder is let go: it may be gone when this returns.
 void Transformer::end_trace() {
-  device_.synchronize("ending a profile");
+  Recorder* const recorder = std::exchange(recorder_, nullptr);
+  ops::KernelTrace* const trace = std::exchange(trace_, nullptr);
+  const std::vector<TracedStep> steps = std::exchange(traced_, {});
   block_.set_recorder(nullptr, false);
-  recorder_->add_device_spans(name_kernels(std::exchange(trace_, nullptr)->stop(), std::exchange(traced_, {})));
+  try {
+    device_.synchronize("ending a profile");
+    recorder->add_device_spans(name_kernels(trace->stop(), steps));
+  } catch (const Error& e) {
+    trace_problem_ = e.what();
+  }
 }
 
 void Transformer::record_steps(bool on) {

@@ -19,7 +19,8 @@ struct KernelRun {
   uint64_t node = 0;  // inside a replayed graph: grows as the nodes were recorded; all of a replay share `correlation`
 };
 
-/// The process has one; it must not be started twice.
+/// The process has one; it must not be started twice. Each call throws Error when CUPTI refuses, and no other thread
+/// may be in a call of CUDA meanwhile: CUPTI enters and leaves the process.
 class KernelTrace {
  public:
   virtual ~KernelTrace() = default;

@@ -68,15 +68,27 @@ class CuptiTrace final : public KernelTrace {
  public:
   explicit CuptiTrace(const Cupti& cupti) : cupti_(cupti) {}
 
-  void start() override { resume(); }
+  void start() override {
+    {
+      const std::lock_guard lock(mutex_);
+      runs_.clear();  // of a trace whose end failed
+    }
+    resume();
+  }
 
   void resume() override {
-    uint64_t stamp = 0;
-    check(cupti_.timestamp(&stamp), "reading its clock");
-    offset_ = Recorder::now() - static_cast<int64_t>(stamp);
-    check(cupti_.register_callbacks(request, complete), "registering buffers");
+    try {
+      uint64_t stamp = 0;
+      check(cupti_.timestamp(&stamp), "reading its clock");
+      offset_ = Recorder::now() - static_cast<int64_t>(stamp);
+      earlier_ = latest_;
+      check(cupti_.register_callbacks(request, complete), "registering buffers");
+      for (const auto kind : kKinds) check(cupti_.enable(kind), "starting");
+    } catch (const Error&) {
+      leave();
+      throw;
+    }
     running_ = true;
-    for (const auto kind : kKinds) check(cupti_.enable(kind), "starting");
   }
 
   /// The records must be fetched: a replay that is not recorded writes its times to those of the one before. And CUPTI
@@ -84,9 +96,9 @@ class CuptiTrace final : public KernelTrace {
   void pause() override {
     if (!running_) return;
     running_ = false;
-    for (const auto kind : kKinds) cupti_.disable(kind);
-    check(cupti_.flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED), "flushing");
-    check(cupti_.detach(), "leaving the process");
+    const auto [flushed, left] = leave();
+    check(flushed, "flushing");
+    check(left, "leaving the process");
   }
 
   std::vector<KernelRun> stop() override {
@@ -103,6 +115,14 @@ class CuptiTrace final : public KernelTrace {
   }
 
  private:
+  /// Leaves the process, whatever fails: the answers to the flush and to that.
+  std::pair<CUptiResult, CUptiResult> leave() {
+    for (const auto kind : kKinds) cupti_.disable(kind);
+    const CUptiResult flushed = cupti_.flush(CUPTI_ACTIVITY_FLAG_FLUSH_FORCED), left = cupti_.detach();
+    functions_.clear();  // the texts may have been CUPTI's
+    return {flushed, left};
+  }
+
   static constexpr CUpti_ActivityKind kKinds[] = {CUPTI_ACTIVITY_KIND_CONCURRENT_KERNEL, CUPTI_ACTIVITY_KIND_MEMCPY,
                                                   CUPTI_ACTIVITY_KIND_MEMSET, CUPTI_ACTIVITY_KIND_RUNTIME};
 
@@ -146,7 +166,7 @@ class CuptiTrace final : public KernelTrace {
     run.span.grid = {k.gridX, k.gridY, k.gridZ}, run.span.block = {k.blockX, k.blockY, k.blockZ};
     run.span.registers = k.registersPerThread;
     run.span.shared_bytes = int64_t{k.staticSharedMemory} + k.dynamicSharedMemory;
-    run.span.correlation = k.correlationId, run.span.stream = static_cast<int32_t>(k.streamId);
+    run.span.correlation = correlation(k.correlationId), run.span.stream = static_cast<int32_t>(k.streamId);
     run.span.device = static_cast<int32_t>(k.deviceId);
     run.node = k.graphNodeId;
     runs_.push_back(std::move(run));
@@ -158,7 +178,7 @@ class CuptiTrace final : public KernelTrace {
     run.span.name = name, run.span.category = category;
     set_times(run.span, r.start, r.end);
     run.span.bytes = static_cast<int64_t>(r.bytes);
-    run.span.correlation = r.correlationId, run.span.stream = static_cast<int32_t>(r.streamId);
+    run.span.correlation = correlation(r.correlationId), run.span.stream = static_cast<int32_t>(r.streamId);
     run.span.device = static_cast<int32_t>(r.deviceId);
     run.node = r.graphNodeId;
     runs_.push_back(std::move(run));
@@ -170,11 +190,17 @@ class CuptiTrace final : public KernelTrace {
     KernelRun run;
     run.span.name = name, run.span.category = kRuntimeCategory;
     set_times(run.span, a.start, a.end);
-    run.span.correlation = a.correlationId, run.span.stream = static_cast<int32_t>(a.threadId);
+    run.span.correlation = correlation(a.correlationId), run.span.stream = static_cast<int32_t>(a.threadId);
     runs_.push_back(std::move(run));
   }
 
-  /// Each name is demangled once; CUPTI's text stays where it is while the kernel's module is loaded.
+  /// A number of its own for each call, also where CUPTI counts from the beginning when it comes back.
+  uint64_t correlation(uint32_t id) {
+    latest_ = std::max(latest_, earlier_ + id);
+    return earlier_ + id;
+  }
+
+  /// Each name is demangled once while CUPTI is there.
   const std::string& function_name(const char* mangled) {
     const auto [at, added] = functions_.try_emplace(mangled);
     if (added) at->second = plain_name(mangled);
@@ -187,7 +213,8 @@ class CuptiTrace final : public KernelTrace {
 
   Cupti cupti_;
   bool running_ = false;
-  int64_t offset_ = 0;  // from CUPTI's clock to Recorder::now
+  int64_t offset_ = 0;                 // from CUPTI's clock to Recorder::now
+  uint64_t earlier_ = 0, latest_ = 0;  // correlations before CUPTI came back, and of all
   std::mutex mutex_;
   std::vector<KernelRun> runs_;
   std::unordered_map<const char*, std::string> functions_;

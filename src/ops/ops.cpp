@@ -60,9 +60,9 @@ OpTable op_table(std::string_view name, const DeviceInfo& device, bool fast) {
   if (device.compute_capability == 90) names.push_back("sm90");
   if (device.compute_capability >= 89) names.push_back("sm89");
   names.push_back("sm80");
-  const auto with_products = [](OpTable t, std::string_view products) {
+  const auto with_products = [&](OpTable t, std::string_view products) {
     t.input_products = find_variant(input_products_variants(), products);
-    t.query_products = find_variant(query_products_variants(), "sm90");
+    t.query_products = find_variant(query_products_variants(), names.front());
     return t;
   };
   if (!fast) return with_products(pick_all(names, {"exact"}, names), names.front());

@@ -156,6 +156,7 @@ void write_cost(Sink& out, const RecordingCost& cost) {
   if (cost.steps == 0) return;
   out.print(",\"steps\":\"{}\",\"steps_recorded\":\"{}\"", cost.steps, cost.recorded);
   if (cost.seconds > 0) out.print(",\"recording_overhead\":\"{:.1f} %\"", 100 * cost.share());
+  if (!cost.problem.empty()) out.print(",\"recording_ended\":\"{}\"", escaped(cost.problem));
 }
 
 }  // namespace
@@ -173,7 +174,8 @@ std::string skipped_label(int64_t steps) {
 
 void write_chrome_trace(const Recorder& recorder, const std::filesystem::path& path, const TraceNotes& notes) {
   Sink out(path);
-  const int pid = static_cast<int>(::getpid());
+  // GPUs have the numbers from 0 on; in a container this process may be number 1.
+  const int own = static_cast<int>(::getpid()), pid = own < 64 ? own + (1 << 20) : own;
   out.print("{{\"displayTimeUnit\":\"ms\",\n");
   const std::set<int32_t> devices = devices_of(recorder);
   if (!recorder.device_facts().name.empty()) write_devices(out, recorder.device_facts(), devices);
@@ -196,7 +198,7 @@ void write_chrome_trace(const Recorder& recorder, const std::filesystem::path& p
               id, escaped(name));
   };
   for (const auto& [id, name] : recorder.thread_names()) name_thread(id, name), unnamed.erase(id);
-  for (const int32_t id : unnamed) name_thread(id, id == pid ? "main" : fmt::format("thread {}", id));
+  for (const int32_t id : unnamed) name_thread(id, id == own ? "main" : fmt::format("thread {}", id));
 
   recorder.for_each([&](const SpanRecord& span) { write_span(out, span, recorder.origin_ns(), pid); });
   for (const DeviceSpan& span : recorder.device_spans()) write_device_span(out, span, recorder.origin_ns(), pid);

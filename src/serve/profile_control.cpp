@@ -157,6 +157,7 @@ void ProfileControl::Impl::stop(Api& api, const std::shared_ptr<Exchange>& excha
         std::string text = "Stop profiling.\nThe trace is " + file + "\n";
         if (cost.steps > 0) text += fmt::format("{} of {} steps were recorded", cost.recorded, cost.steps);
         if (cost.seconds > 0) text += fmt::format(", which cost all of them {:.1f} %", 100 * cost.share());
+        if (!cost.problem.empty()) text += "; then recording failed: " + printable(cost.problem, 400);
         exchange->reply(200, "text/plain; charset=utf-8", text + (cost.steps > 0 ? "\n" : ""));
       };
     });

@@ -1,8 +1,8 @@
 // /start_profile and /stop_profile: records the engine's steps into a Chrome trace, with the requests of SGLang.
 //
 // Fields of /start_profile, all optional: output_dir (default: the server's), num_steps (ends by itself), start_step
-// (steps to wait first), activities (["CPU"]; GPU has nothing to record on a CPU engine and is warned about). /profile
-// is the ranking of the last trace.
+// (steps to wait first), activities (CPU, GPU; what the engine runs on decides, which a warning says). /profile is the
+// ranking of the last trace.
 #pragma once
 
 #include <memory>

@@ -359,11 +359,14 @@ TEST(SmallOpsEmulated, IndexSelectIsExactWithTiesAndLongStreams) {
     bool wide;
     Keys keys;
     int32_t visible;
+    int levels = 5, lowest = 0;  // of scores
   };
   for (const Way way :
        {Way{1, false, Keys::streamed, 5000}, Way{7, false, Keys::streamed, 5000}, Way{1, true, Keys::streamed, 5000},
         Way{7, true, Keys::streamed, 5000}, Way{9, false, Keys::written, 4096}, Way{4, true, Keys::written, 4091},
-        Way{3, false, Keys::written, 5000}, Way{3, true, Keys::written, 5000}}) {
+        Way{3, false, Keys::written, 5000}, Way{3, true, Keys::written, 5000}, Way{9, false, Keys::written, 4096, 5, 1},
+        Way{9, true, Keys::written, 4096, 1, 2}, Way{2, false, Keys::streamed, 4096, 1, 2},
+        Way{3, true, Keys::written, 5000, 1, 2}}) {
     const int32_t kVisible = way.visible;
     std::vector<device::Words4> keys(static_cast<size_t>(index_page_bytes(kPageRows)) * 79 / 16);
     IndexSelectArgs a;
@@ -377,7 +380,7 @@ TEST(SmallOpsEmulated, IndexSelectIsExactWithTiesAndLongStreams) {
     const auto slot = [&](int32_t e) { return pages[static_cast<size_t>(e / kPageRows)] * kPageRows + e % kPageRows; };
     std::vector<std::pair<int, int32_t>> order;
     for (int32_t e = 0; e < kVisible; ++e) {
-      const int level = e * 7919 % 5;  // 1000 entries of each level; levels rise slowly in other cases
+      const int level = way.lowest + e * 7919 % way.levels;  // of 5 levels 1000 entries each; of one all are equal
       for (int i = 0; i < 64; ++i) a.keys.row_codes(slot(e))[i] = static_cast<std::byte>(level * 0x11);
       for (int i = 0; i < 4; ++i) a.keys.row_scales(slot(e))[i] = std::byte{127};
       order.emplace_back(-level, e);

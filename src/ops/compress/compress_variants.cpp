@@ -12,8 +12,8 @@ bool compress_cpu_can_run(const CompressArgs& a, const DeviceInfo&);
 void compress_sm80(const CompressArgs& a, const Launch& l);
 
 /// Entries of a segment that begins at p read the ring from token p - 7 on, and its tokens write up to p + count - 1:
-/// no row is both read and written when count + 6 is less than the ring. Every segment has a token, so none has more
-/// than tokens - segments + 1.
+/// no row is both read and written when count + 6 is less than the ring. Where every segment has a token, none has more
+/// than tokens - segments + 1; where steps are filled up with empty ones, none has more than a token and 8 drafts.
 bool compress_fits_one_launch(const CompressArgs& a) {
   const int64_t longest = a.k.size[0] - a.segments.size[0] + 1;
   return a.ratio == 4 && longest + 6 < a.state_k.size[1];

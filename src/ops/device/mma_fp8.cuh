@@ -73,7 +73,6 @@ void multiply_64_rows_bf16(float (&d)[4 * kTiles], MatrixDescriptor a, MatrixDes
     for (int i = 0; i < 4; ++i) d[4 * j + i] = tile[i];
   }
 }
-inline void prefetch_box(const TensorMap*, int, int, int) {}
 inline void multiply_commit() {}
 template <int kPending>
 void multiply_wait() {}
@@ -91,14 +90,6 @@ FATHOM_DEVICE void leave_cluster() {
 #if __CUDA_ARCH__ >= 900
   __syncwarp();
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
-#endif
-}
-/// Brings what copy_box() would copy into L2 (sm_90 and later).
-FATHOM_DEVICE void prefetch_box(const TensorMap* map, int column, int row, int plane) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.prefetch.tensor.3d.L2.global.tile [%0, {%1, %2, %3}];" ::"l"(map), "r"(column), "r"(row),
-               "r"(plane)
-               : "memory");
 #endif
 }
 /// multiply_end in two steps: closes a group of products; waits until at most kPending groups are under way.

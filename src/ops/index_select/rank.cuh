@@ -1,7 +1,7 @@
 // Choosing the best of the keys that a block holds, in the order in which they lie: a thread has neighbouring keys.
 //
-// Keys are 16 bits; they are handed over plus one, and 0 means that there is none. The k-th largest is found by 16
-// halvings, each a count over the block; equal keys are chosen from the front.
+// Keys are 16 bits; they are handed over plus one, and 0 means that there is none. The k-th largest is found two bits
+// at a time, by counts over the block; equal keys are chosen from the front.
 #pragma once
 
 #include "ops/device/rows.cuh"
@@ -55,10 +55,10 @@ FATHOM_DEVICE uint32_t kth_key(const uint32_t (&key)[kEach], uint32_t k, Counts&
     const uint32_t step = 1u << bit, own = count_reaching(key, limit, step);
     if (device::lane_index() == 0) warp[device::warp_index()] = own;
     device::sync_block();
-    uint32_t outer = 0, middle = 0;  // the first and third count; the second
+    uint32_t one = 0, two = 0, three = 0;  // keys that reach as many steps
     FATHOM_UNROLL
-    for (int w = 0; w < kWarps; ++w) outer += warp[w] & 0x3FF003FF, middle += warp[w] >> 10 & 0x3FF;
-    limit += (outer >> 20) >= k ? 3 * step : middle >= k ? 2 * step : (outer & 0xFFFFF) >= k ? step : 0;
+    for (int w = 0; w < kWarps; ++w) one += warp[w] & 0x3FF, two += warp[w] >> 10 & 0x3FF, three += warp[w] >> 20;
+    limit += three >= k ? 3 * step : two >= k ? 2 * step : one >= k ? step : 0;
   }
   return limit;
 }

@@ -3,9 +3,8 @@
 //   sm80   fp8 widened to fp16 by integer instructions; bf16
 //   sm89   fp8 tensor cores (on sm_90 the compiler makes fp16 products of them)
 //   sm90   warpgroup products of fp16 or bf16, blocks in clusters, starting while the previous kernel ends; fp8
-//   matrices
-//          of few rows, and in sm90_fast all with more than a few tokens, by the streaming kernel
-// All but sm90_fast give a row the same bits in every batch.
+//          from 5 tokens on, and matrices of few rows, by the streaming kernel, which has the same bits
+// All give a row the same bits in every batch.
 // Pointers of x and of weights, and their row strides, must be multiples of 16 bytes. "sm90" reads weights before the
 // previous kernel of the stream has ended: weights must not be written by it.
 #ifdef FATHOM_HAVE_CUDA

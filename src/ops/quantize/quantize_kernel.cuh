@@ -57,6 +57,8 @@ FATHOM_DEVICE void quantize_block(const Params& p, std::byte* shared) {
   const int first = device::thread_index() * 8;
   float v[8] = {}, w[8] = {};
   if (p.norm && first < p.k) device::load_8(p.norm + first, w);
+  // The exception to the rule that successors are let in after the wait: so short a kernel gains by it, and what
+  // follows it is a product, which reads nothing but weights before it waits.
   device::let_next_kernel_start();
   device::wait_for_previous_kernel();
   if (first < p.k) device::load_8(row + first, v);

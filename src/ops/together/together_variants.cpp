@@ -43,7 +43,7 @@ bool products_can_run(const InputProductsArgs& a, const DeviceInfo& d) {
 /// Entries read rows of the ring that their segment's tokens do not overwrite: as compress_fits_one_launch(), for 128
 /// too.
 bool fits_one_launch(const CompressArgs& a) {
-  const int64_t longest = a.k.size[0] - a.segments.size[0] + 1;
+  const int64_t longest = a.k.size[0];  // segments may be empty
   return longest + (a.ratio == 4 ? 6 : a.ratio - 2) < a.state_k.size[1];
 }
 bool queries_can_run(const QueryProductsArgs& a, const DeviceInfo& d) {
