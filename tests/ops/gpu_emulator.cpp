@@ -192,7 +192,6 @@ template void multiply_columns_f16(float (&)[40], const uint32_t (&)[4], MatrixD
 template void multiply_columns_f16(float (&)[80], const uint32_t (&)[4], MatrixDescriptor, bool);
 template void multiply_columns_bf16(float (&)[16], const uint32_t (&)[4], MatrixDescriptor, bool);
 template void multiply_columns_bf16(float (&)[24], const uint32_t (&)[4], MatrixDescriptor, bool);
-template void multiply_columns_bf16(float (&)[32], const uint32_t (&)[4], MatrixDescriptor, bool);
 template void multiply_columns_bf16(float (&)[40], const uint32_t (&)[4], MatrixDescriptor, bool);
 template void multiply_columns_bf16(float (&)[80], const uint32_t (&)[4], MatrixDescriptor, bool);
 uint32_t e4m3_pair_to_f16x2(uint32_t codes) {

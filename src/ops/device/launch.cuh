@@ -10,6 +10,14 @@ namespace fathom::ops::device {
 /// Throws Error: "OP: CUDA refuses the WHAT: WHY".
 [[noreturn]] void launch_failed(const char* op, const char* what, const char* why);
 
+/// Whether this is compiled for sm_90 (the host's pass: as if so). Kernels that are launched there alone are empty
+/// elsewhere, which saves the time to compile them.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
+inline constexpr bool kForSm90 = false;
+#else
+inline constexpr bool kForSm90 = true;
+#endif
+
 struct LaunchShape {
   dim3 grid;
   int threads;

@@ -5,22 +5,16 @@
 namespace fathom::ops::moe {
 namespace {
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
-inline constexpr bool kHasCopyUnit = false;
-#else
-inline constexpr bool kHasCopyUnit = true;
-#endif
-
 __global__ void __launch_bounds__(32 * kFewUpWarps, 1)
     experts_few_up(const __grid_constant__ Params p, const __grid_constant__ Maps maps) {
   extern __shared__ __align__(1024) std::byte shared[];
-  if constexpr (kHasCopyUnit) few_up(p, maps, shared);
+  if constexpr (device::kForSm90) few_up(p, maps, shared);
 }
 
 __global__ void __launch_bounds__(32 * kFewDownWarps, 1)
     experts_few_down(const __grid_constant__ Params p, const __grid_constant__ Maps maps) {
   extern __shared__ __align__(1024) std::byte shared[];
-  if constexpr (kHasCopyUnit) few_down(p, maps, shared);
+  if constexpr (device::kForSm90) few_down(p, maps, shared);
 }
 
 }  // namespace

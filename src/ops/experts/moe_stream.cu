@@ -5,24 +5,18 @@
 namespace fathom::ops::moe {
 namespace {
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
-inline constexpr bool kStreams = false;
-#else
-inline constexpr bool kStreams = true;
-#endif
-
 template <bool kGroups>
 __global__ void __launch_bounds__(32 * kStreamWarps, 1)
     experts_stream_up(const __grid_constant__ Params p, const __grid_constant__ Maps maps) {
   extern __shared__ __align__(1024) std::byte shared[];
-  if constexpr (kStreams) stream_up<ExpertFormat::mxfp4, kGroups>(p, maps, shared);
+  if constexpr (device::kForSm90) stream_up<ExpertFormat::mxfp4, kGroups>(p, maps, shared);
 }
 
 template <bool kGroups>
 __global__ void __launch_bounds__(32 * kStreamWarps, 1)
     experts_stream_down(const __grid_constant__ Params p, const __grid_constant__ Maps maps) {
   extern __shared__ __align__(1024) std::byte shared[];
-  if constexpr (kStreams) stream_down<ExpertFormat::mxfp4, kGroups>(p, maps, shared);
+  if constexpr (device::kForSm90) stream_down<ExpertFormat::mxfp4, kGroups>(p, maps, shared);
 }
 
 template <bool kGroups>

@@ -85,20 +85,6 @@ FATHOM_DEVICE void each_marked(const Span& span, const uint32_t (&marks)[kMostWo
     for (uint32_t rest = marks[w]; rest != 0; rest &= rest - 1) use(span.first + 32 * w + device::lowest_bit(rest));
   }
 }
-/// The sum of `v` over the threads before this one, and over all.
-FATHOM_DEVICE int sum_before(int v, int turn, Counts& counts, int* all) {
-  const int lane = device::lane_index();
-  int through = v;
-  FATHOM_UNROLL
-  for (int step = 1; step < 32; step *= 2) {
-    const int other = device::shuffle_int(through, (lane - step) & 31);
-    if (lane >= step) through += other;
-  }
-  uint32_t before;
-  *all = static_cast<int>(sum_of_block(static_cast<uint32_t>(device::shuffle_int(through, 31)), turn, counts, &before));
-  return static_cast<int>(before) + through - v;
-}
-
 /// The k-th largest of all keys: 16 halvings.
 FATHOM_DEVICE uint32_t kth_of_many(const Span& span, int k, Counts& counts) {
   uint32_t limit = 0, marks[kMostWords];

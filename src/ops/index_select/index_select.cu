@@ -76,10 +76,9 @@ void launch_select(const IndexSelectArgs& a, const Launch& l, bool wide) {
                       : which == Kernel::wide ? select_wide
                                               : select_entries;
   // Two blocks a multiprocessor need 80 KB of shared memory there, more than the driver sets apart by itself.
-  device::check(
-      "index_select", "division of the cache",
-      cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared));
-  device::launch("index_select", kernel, {grid, kThreads, 0, l.device.compute_capability >= 90}, l.stream, p);
+  device::launch("index_select", kernel,
+                 {.grid = grid, .threads = kThreads, .early = l.device.compute_capability >= 90, .most_shared = true},
+                 l.stream, p);
 }
 
 }  // namespace

@@ -32,6 +32,20 @@ FATHOM_DEVICE uint32_t sum_of_block(uint32_t v, int turn, Counts& shared, uint32
   return sum;
 }
 
+/// The sum of `v` over the threads before this one, and over all.
+FATHOM_DEVICE int sum_before(int v, int turn, Counts& counts, int* all) {
+  const int lane = device::lane_index();
+  int through = v;
+  FATHOM_UNROLL
+  for (int step = 1; step < 32; step *= 2) {
+    const int other = device::shuffle_int(through, (lane - step) & 31);
+    if (lane >= step) through += other;
+  }
+  uint32_t before;
+  *all = static_cast<int>(sum_of_block(static_cast<uint32_t>(device::shuffle_int(through, 31)), turn, counts, &before));
+  return static_cast<int>(before) + through - v;
+}
+
 /// How many keys reach each of three limits: in ten bits each for a warp, apart for a block.
 template <int kEach>
 FATHOM_DEVICE uint32_t count_reaching(const uint32_t (&key)[kEach], uint32_t limit, uint32_t step) {
@@ -73,7 +87,6 @@ struct Picked {
 template <int kEach>
 FATHOM_DEVICE Picked pick(const uint32_t (&key)[kEach], uint32_t limit, uint32_t k, Counts& shared) {
   static_assert(kEach <= 32);
-  const int lane = device::lane_index();
   uint32_t greater = 0, equal = 0;
   FATHOM_UNROLL
   for (int i = 0; i < kEach; ++i) {
@@ -83,15 +96,9 @@ FATHOM_DEVICE Picked pick(const uint32_t (&key)[kEach], uint32_t limit, uint32_t
   // Greater ones in the low half, equal ones in the high half.
   const uint32_t own =
       static_cast<uint32_t>(device::count_bits(greater)) | static_cast<uint32_t>(device::count_bits(equal)) << 16;
-  auto through = static_cast<int>(own);
-  FATHOM_UNROLL
-  for (int step = 1; step < 32; step *= 2) {
-    const int other = device::shuffle_int(through, (lane - step) & 31);
-    if (lane >= step) through += other;
-  }
-  uint32_t earlier_warps;
-  const uint32_t all = sum_of_block(static_cast<uint32_t>(device::shuffle_int(through, 31)), 1, shared, &earlier_warps);
-  const uint32_t before = earlier_warps + static_cast<uint32_t>(through) - own;
+  int sum;
+  const auto before = static_cast<uint32_t>(sum_before(static_cast<int>(own), 1, shared, &sum));
+  const auto all = static_cast<uint32_t>(sum);
   const uint32_t greater_before = before & 0xFFFF, equal_before = before >> 16, greater_all = all & 0xFFFF;
   const uint32_t wanted = k > greater_all ? k - greater_all : 0;
   const uint32_t taken = equal_before < wanted ? equal_before : wanted;

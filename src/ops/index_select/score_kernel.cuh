@@ -41,9 +41,12 @@ FATHOM_DEVICE uint32_t power_pair(int field) {
   return static_cast<uint32_t>(field) << 7 | static_cast<uint32_t>(field) << 23;
 }
 
-/// Queries and weights of token t into shared memory; heads beyond the last are zero.
-FATHOM_DEVICE void load_queries(const IndexSelectArgs& a, int64_t t, Queries& to) {
-  const int heads = static_cast<int>(a.q.size[1]), padded = (heads + 15) / 16 * 16;
+/// The queries of token t as bf16 pairs, and the weights as they are, `padded` heads of them: zero beyond the last.
+/// store(head, group, w, pair) takes the four pairs of word w of a scale group. All threads together.
+template <typename Store>
+FATHOM_DEVICE void spread_queries(const IndexSelectArgs& a, int64_t t, int padded, uint32_t* weights,
+                                  const Store& store) {
+  const int heads = static_cast<int>(a.q.size[1]);
   for (int i = device::thread_index(); i < padded * 4; i += kThreads) {
     const int head = i / 4, group = i % 4;
     uint32_t word[4] = {}, field = 0;
@@ -59,11 +62,19 @@ FATHOM_DEVICE void load_queries(const IndexSelectArgs& a, int64_t t, Queries& to
       spread_codes(word[w], pair);
       FATHOM_UNROLL
       for (int k = 0; k < 4; ++k) pair[k] = device::multiply_bf16x2(device::multiply_bf16x2(pair[k], one), two);
-      to.q[head / 8][w][head % 8 * 4 + group] = {{pair[0], pair[1], pair[2], pair[3]}};
+      store(head, group, w, pair);
     }
   }
-  auto* weight = reinterpret_cast<uint16_t*>(to.weight);
+  auto* weight = reinterpret_cast<uint16_t*>(weights);
   for (int h = device::thread_index(); h < padded; h += kThreads) weight[h] = h < heads ? a.head_weight(t, h).bits : 0;
+}
+
+/// Queries and weights of token t into shared memory.
+FATHOM_DEVICE void load_queries(const IndexSelectArgs& a, int64_t t, Queries& to) {
+  const int padded = (static_cast<int>(a.q.size[1]) + 15) / 16 * 16;
+  spread_queries(a, t, padded, to.weight, [&](int head, int group, int w, const uint32_t(&pair)[4]) {
+    to.q[head / 8][w][head % 8 * 4 + group] = {{pair[0], pair[1], pair[2], pair[3]}};
+  });
 }
 
 FATHOM_DEVICE Keys keys_of(const IndexSelectArgs& a, int64_t t) {

@@ -92,17 +92,11 @@ FATHOM_DEVICE int list_of(const uint32_t* prefix, int splits, uint32_t i) {
 /// Prefix sums of the lists' lengths, which thread i has of the lists 2 i and 2 i + 1.
 FATHOM_DEVICE void sum_lengths(const uint32_t (&length)[2], Selection& shared) {
   static_assert(kMostSplits <= 2 * kThreads);
-  const int thread = device::thread_index(), lane = device::lane_index();
-  auto through = static_cast<int>(length[0] + length[1]);
-  FATHOM_UNROLL
-  for (int step = 1; step < 32; step *= 2) {
-    const int other = device::shuffle_int(through, (lane - step) & 31);
-    if (lane >= step) through += other;
-  }
-  uint32_t before;
-  sum_of_block(static_cast<uint32_t>(device::shuffle_int(through, 31)), 1, shared.counts, &before);
-  before += static_cast<uint32_t>(through);
-  shared.prefix[2 * thread + 1] = before - length[1], shared.prefix[2 * thread + 2] = before;
+  const int thread = device::thread_index();
+  int all;
+  const auto before =
+      static_cast<uint32_t>(sum_before(static_cast<int>(length[0] + length[1]), 1, shared.counts, &all)) + length[0];
+  shared.prefix[2 * thread + 1] = before, shared.prefix[2 * thread + 2] = before + length[1];
   if (thread == 0) shared.prefix[0] = 0;
   device::sync_block();
 }

@@ -5,7 +5,7 @@
 // that it has there. The block meets after 512 entries.
 #pragma once
 
-#include "ops/device/gpu_columns.cuh"
+#include "ops/device/mma_fp8.cuh"
 #include "ops/index_select/selection.cuh"
 
 namespace fathom::ops::index_select {
@@ -19,35 +19,17 @@ struct WideQueries {
   uint32_t weight[kMostHeads / 2];                  // bf16 pairs
 };
 
-/// Queries and weights of token t into shared memory; heads beyond the last are zero. Pair k of word w of a lane (g, t)
-/// meets columns 2 t + 8 (k % 2) of step 2 w + k / 2.
+/// Queries and weights of token t into shared memory. Pair k of word w of a lane (g, t) meets columns 2 t + 8 (k % 2)
+/// of step 2 w + k / 2.
 FATHOM_DEVICE void load_wide_queries(const IndexSelectArgs& a, int64_t t, WideQueries& to) {
-  const int heads = static_cast<int>(a.q.size[1]);
-  for (int i = device::thread_index(); i < kMostHeads * 4; i += kThreads) {
-    const int head = i / 4, group = i % 4;
-    uint32_t word[4] = {}, field = 0;
-    if (head < heads) {
-      FATHOM_UNROLL
-      for (int w = 0; w < 4; ++w) word[w] = reinterpret_cast<const uint32_t*>(&a.q(t, head, 0))[4 * group + w];
-      field = a.q_scale(t, head, group).bits;
-    }
-    const uint32_t one = power_pair(253), two = power_pair(static_cast<int>(field) + 63);
+  spread_queries(a, t, kMostHeads, to.weight, [&](int head, int group, int w, const uint32_t(&pair)[4]) {
     std::byte* row = to.queries + head * 128;
     FATHOM_UNROLL
-    for (int w = 0; w < 4; ++w) {
-      uint32_t pair[4];
-      spread_codes(word[w], pair);
-      FATHOM_UNROLL
-      for (int k = 0; k < 4; ++k) {
-        const int step = 2 * w + k / 2, byte = 32 * (step % 4) + 4 * group + 16 * (k % 2);
-        *reinterpret_cast<uint32_t*>(row + step / 4 * kQueryHalf + (byte ^ head % 8 << 4)) =
-            device::multiply_bf16x2(device::multiply_bf16x2(pair[k], one), two);
-      }
+    for (int k = 0; k < 4; ++k) {
+      const int step = 2 * w + k / 2, byte = 32 * (step % 4) + 4 * group + 16 * (k % 2);
+      *reinterpret_cast<uint32_t*>(row + step / 4 * kQueryHalf + (byte ^ head % 8 << 4)) = pair[k];
     }
-  }
-  auto* weight = reinterpret_cast<uint16_t*>(to.weight);
-  for (int h = device::thread_index(); h < kMostHeads; h += kThreads)
-    weight[h] = h < heads ? a.head_weight(t, h).bits : 0;
+  });
 }
 
 /// The first row of the 16 entries from `first` on, a multiple of 16; past the last entry, of those that have it.
@@ -108,7 +90,7 @@ FATHOM_DEVICE uint32_t score_wide(const WideTile& tile, const WideQueries& share
   FATHOM_UNROLL
   for (int step = 0; step < 8; ++step) {
     const std::byte* columns = shared.queries + step / 4 * kQueryHalf + step % 4 * 32;
-    device::multiply_columns_bf16(dot, a[step], device::describe_matrix(columns, 16, 1024), step > 0);
+    device::multiply_rows_bf16<kMostHeads / 8>(dot, a[step], device::describe_matrix(columns, 16, 1024), step > 0);
   }
   device::multiply_end();
   constexpr uint32_t kOnes = 0x3F803F80;

@@ -103,6 +103,11 @@ FATHOM_HOST_DEVICE inline int longest_slice(int units, int log2_slices) {
   return (units + (1 << log2_slices) - 1) >> log2_slices;
 }
 
+/// Units of a warp under way at once.
+inline constexpr int kLeastAhead = 2, kMostAhead = 4;
+/// Bytes of shared memory of a block that stages `chunk_units` units of x at a time, as the kernels lay it out.
+size_t shared_for(Math math, const Plan& p, int chunk_units);
+
 /// `clusters`: whether blocks may form clusters. Depends on static shapes and the device alone; `slices` on neither
 /// the device nor `tokens`. `log2_slices`: those of another kernel whose bits are wanted.
 Plan make_plan(Math math, int groups, int units, int64_t tokens, const DeviceInfo& device, bool clusters,

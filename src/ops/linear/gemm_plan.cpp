@@ -5,19 +5,6 @@
 #include "ops/linear/gemm_params.h"
 
 namespace fathom::ops::gemm {
-namespace {
-
-/// Enough warps with weights in flight to saturate memory: 9 on each multiprocessor of the largest GPU. A constant,
-/// so that results do not depend on the device.
-constexpr int64_t kWarpsWanted = 1200;
-
-constexpr int kLeastAhead = 2, kMostAhead = 4;
-
-int log2_slices_for(int groups, int units) {
-  int log2 = 0;
-  while (1 << log2 < kMaxSlices && int64_t{groups} << log2 < kWarpsWanted && 2 << log2 <= units) ++log2;
-  return log2;
-}
 
 size_t shared_for(Math m, const Plan& p, int chunk_units) {
   const size_t rows = static_cast<size_t>(p.slice_warps * p.token_tile());
@@ -30,6 +17,18 @@ size_t shared_for(Math m, const Plan& p, int chunk_units) {
   }
   const size_t partial = rows * static_cast<size_t>(p.group_warps * kGroupRows + 4) * sizeof(float);
   return std::max(staged, partial);
+}
+
+namespace {
+
+/// Enough warps with weights in flight to saturate memory: 9 on each multiprocessor of the largest GPU. A constant,
+/// so that results do not depend on the device.
+constexpr int64_t kWarpsWanted = 1200;
+
+int log2_slices_for(int groups, int units) {
+  int log2 = 0;
+  while (1 << log2 < kMaxSlices && int64_t{groups} << log2 < kWarpsWanted && 2 << log2 <= units) ++log2;
+  return log2;
 }
 
 /// The largest chunk that fits; false when none does. More than the least is under way where `wish` bytes allow it.

@@ -5,17 +5,11 @@
 namespace fathom::ops::stream {
 namespace {
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
-inline constexpr bool kStreams = false;
-#else
-inline constexpr bool kStreams = true;
-#endif
-
 template <int kTiles>
 __global__ void __launch_bounds__(threads(kTiles), 2)
     linear_stream(const __grid_constant__ Params p, const __grid_constant__ Maps maps) {
   extern __shared__ __align__(1024) std::byte shared[];
-  if constexpr (kStreams) linear_block<kTiles>(p, maps, shared);
+  if constexpr (device::kForSm90) linear_block<kTiles>(p, maps, shared);
 }
 
 }  // namespace

@@ -5,18 +5,12 @@
 namespace fathom::ops::output_projection {
 namespace {
 
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
-inline constexpr bool kStreams = false;
-#else
-inline constexpr bool kStreams = true;
-#endif
-
 template <int kTiles>
 __global__ void __launch_bounds__(stream::threads(kTiles), 2)
     project_stream(const __grid_constant__ stream::Params p, const __grid_constant__ stream::Maps maps,
                    const __grid_constant__ Results to) {
   extern __shared__ __align__(1024) std::byte shared[];
-  if constexpr (kStreams) stream_project<kTiles>(p, maps, to, shared);
+  if constexpr (device::kForSm90) stream_project<kTiles>(p, maps, to, shared);
 }
 
 }  // namespace

@@ -1,20 +1,14 @@
+// The products with an attention half's input in one launch: sm_90 alone.
 #include "ops/device/launch.cuh"
 #include "ops/together/products_kernel.cuh"
 
 namespace fathom::ops {
 namespace {
 
-/// Chosen on sm_90 alone.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
-inline constexpr bool kHasKernel = false;
-#else
-inline constexpr bool kHasKernel = true;
-#endif
-
 __global__ void __launch_bounds__(32 * together::kProductWarps, 3)
     input_products(const __grid_constant__ together::Products p) {
   extern __shared__ __align__(1024) std::byte shared[];
-  if constexpr (kHasKernel) together::products_block(p, shared);
+  if constexpr (device::kForSm90) together::products_block(p, shared);
 }
 
 void run_input_products(const InputProductsArgs& a, const Launch& l, bool exact) {

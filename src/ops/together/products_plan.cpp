@@ -11,18 +11,8 @@ namespace {
 using gemm::Math;
 
 constexpr Math kMath[kProducts] = {Math::e4m3_wide, Math::bf16_wide, Math::bf16_wide};
-constexpr int kLeastAhead = 2, kMostAhead = 4, kMostResident = 3, kMostTokens = 8;
+constexpr int kMostResident = 3, kMostTokens = 8;
 constexpr int kMostQueryTokens = 4;  // with more, linear_fp8 takes a faster kernel
-
-/// Shared memory of a block, as gemm_wide.cuh lays it out.
-size_t shared_for(Math math, const gemm::Plan& p) {
-  const auto rows = static_cast<size_t>(p.slice_warps * p.token_tile()), units = static_cast<size_t>(p.chunk_units);
-  const bool scales = gemm::has_scales(math);
-  const size_t x = rows * units * (gemm::kUnitBytes * static_cast<size_t>(gemm::widening(math)) + (scales ? 4 : 0));
-  const size_t ring = kProductWarps * gemm::kGroupRows * gemm::kUnitBytes * static_cast<size_t>(p.stages);
-  const size_t sums = rows * static_cast<size_t>(p.group_warps * gemm::kGroupRows + 4) * sizeof(float);
-  return std::max(x + ring + kProductWarps * units * sizeof(float), sums);
-}
 
 /// Those that linear_fp8 takes on sm_90, whatever its kernel.
 int slices_of(const LinearFp8Args& a, const gemm::Params& p) {
@@ -60,7 +50,7 @@ Products lay_out(const InputProductsArgs& a, const DeviceInfo& device, bool exac
   if (tokens == 0 || tokens > kMostTokens || packed[0].groups == 0 || packed[1].groups == 0) return out;
   std::optional<int> slices[kProducts];
   if (exact) slices[0] = slices_of(a.latents, packed[0]);
-  for (int ahead = kMostAhead; ahead >= kLeastAhead && !plan.fits; --ahead) {
+  for (int ahead = gemm::kMostAhead; ahead >= gemm::kLeastAhead && !plan.fits; --ahead) {
     plan.shared_bytes = 0;
     int row = 0;
     for (int i = 0; i < kProducts; ++i) {
@@ -70,7 +60,7 @@ Products lay_out(const InputProductsArgs& a, const DeviceInfo& device, bool exac
       gemm::Plan product;
       if (p.tokens != tokens || !plan_product(kMath[i], p, ahead, device, slices[i], product)) return out;
       gemm::set_plan(p, product);
-      plan.shared_bytes = std::max(plan.shared_bytes, shared_for(kMath[i], product));
+      plan.shared_bytes = std::max(plan.shared_bytes, gemm::shared_for(kMath[i], product, product.chunk_units));
       const int rows = (p.groups + product.group_warps - 1) / product.group_warps;
       move_down(p, row);
       row += rows;

@@ -1,21 +1,15 @@
+// The queries' product with compressions beside it: sm_90 alone.
 #include "ops/device/launch.cuh"
 #include "ops/together/queries_kernel.cuh"
 
 namespace fathom::ops {
 namespace {
 
-/// Chosen on sm_90 alone.
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ != 900
-inline constexpr bool kHasKernel = false;
-#else
-inline constexpr bool kHasKernel = true;
-#endif
-
 template <int kRatio>
 __global__ void __launch_bounds__(32 * together::kProductWarps, together::query_residents(kRatio))
     query_products(const __grid_constant__ together::QueryProducts p) {
   extern __shared__ __align__(1024) std::byte shared[];
-  if constexpr (kHasKernel) together::queries_block<kRatio>(p, shared);
+  if constexpr (device::kForSm90) together::queries_block<kRatio>(p, shared);
 }
 
 }  // namespace
