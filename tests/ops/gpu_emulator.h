@@ -439,6 +439,9 @@ inline void copy_box(void* shared, const TensorMap* map, int column, int row, in
   b->pieces = static_cast<int16_t>(b->pieces - kBoxRows * kBoxBytes / 16);
   settle(b);
 }
+inline void copy_weight_box(void* shared, const TensorMap* map, int column, int row, int plane, Phases* b) {
+  copy_box(shared, map, column, row, plane, b);
+}
 inline void await(Phases* b, int phase) {
   while ((b->phase & 1) == (phase & 1)) emulator::yield();
 }

@@ -534,6 +534,18 @@ FATHOM_DEVICE void copy_box(void* shared, const TensorMap* map, int column, int 
       : "memory");
 #endif
 }
+/// The same for what a step reads once: it leaves the L2 before anything else does, so that what is read again
+/// (activations, code) stays there.
+FATHOM_DEVICE void copy_weight_box(void* shared, const TensorMap* map, int column, int row, int plane, Phases* b) {
+#if __CUDA_ARCH__ >= 900
+  constexpr uint64_t kEvictFirst = 0x12F0000000000000;  // what createpolicy.fractional.L2::evict_first makes for 1.0
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(shared)),
+      "l"(map), "r"(column), "r"(row), "r"(plane), "r"(shared_address(b)), "l"(kEvictFirst)
+      : "memory");
+#endif
+}
 /// Waits until phase number `phase` (its parity counts) is complete.
 FATHOM_DEVICE void await(Phases* b, int phase) {
 #if __CUDA_ARCH__ >= 900

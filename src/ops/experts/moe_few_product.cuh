@@ -187,8 +187,8 @@ struct FewRing {
         device::arrive_and_expect(arrived + to, kFewStage);
         FATHOM_UNROLL
         for (int m = 0; m < 2; ++m)
-          device::copy_box(ring + to * kFewStage + m * kMatrixBytes, map[m], column[m] + at * kUnitBytes, row[m], plane,
-                           arrived + to);
+          device::copy_weight_box(ring + to * kFewStage + m * kMatrixBytes, map[m], column[m] + at * kUnitBytes, row[m],
+                                  plane, arrived + to);
       }
       if (scale[0]) {
         const int unit = at + lane % 2;

@@ -78,8 +78,8 @@ struct Stream {
       device::arrive_and_expect(arrived + to, kStreamStage);
       FATHOM_UNROLL
       for (int m = 0; m < 2; ++m)
-        device::copy_box(ring + to * kStreamStage + m * kMatrixBytes, from.map[m], at * kUnitBytes, from.row[m],
-                         from.plane, arrived + to);
+        device::copy_weight_box(ring + to * kStreamStage + m * kMatrixBytes, from.map[m], at * kUnitBytes, from.row[m],
+                                from.plane, arrived + to);
     }
     at += 2, to = to + 1 == kStreamStages ? 0 : to + 1;
   }

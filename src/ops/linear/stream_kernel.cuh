@@ -94,7 +94,7 @@ struct Ring {
   FATHOM_DEVICE void ask(int to, int unit, int lane) const {
     if (lane != 0) return;
     device::arrive_and_expect(arrived + to, kStageBytes);
-    device::copy_box(base + to * kStageBytes, map, unit * kUnitColumns, row, 0, arrived + to);
+    device::copy_weight_box(base + to * kStageBytes, map, unit * kUnitColumns, row, 0, arrived + to);
   }
 };
 
