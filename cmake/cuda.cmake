@@ -32,3 +32,10 @@ function(fathom_gpu_attention)
   target_include_directories(fathom_gpu_attention PRIVATE ${CMAKE_SOURCE_DIR}/tests)
   target_link_libraries(fathom_gpu_attention PRIVATE fathom_ops CUDA::cudart_static)
 endfunction()
+
+# The checker of sums over two GPUs and of steps that fail on one (tools/gpu_ranks/main.cpp).
+function(fathom_gpu_ranks)
+  file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/tools/gpu_ranks/*.cpp)
+  add_executable(fathom_gpu_ranks EXCLUDE_FROM_ALL ${sources})
+  target_link_libraries(fathom_gpu_ranks PRIVATE fathom_engine CUDA::cudart_static GTest::gtest)
+endfunction()

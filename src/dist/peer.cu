@@ -36,6 +36,23 @@ FATHOM_DEVICE void send(const Link& link, uint32_t number, int64_t packet, uint6
   }
 }
 
+/// Asked now and then by a thread that has waited since `since`: false when it shall wait no longer.
+FATHOM_DEVICE bool still_patient(const Link& link, uint64_t since) {
+  constexpr uint64_t kBetweenReads = 200'000;  // ns
+  Counters* const here = link.counters;
+  if (*const_cast<volatile uint32_t*>(&here->gave_up) != 0) return false;
+  const uint64_t now = nanoseconds();
+  bool over = now - since > link.patience;
+  auto* const asked = reinterpret_cast<unsigned long long*>(&here->asked);
+  const unsigned long long last = *const_cast<volatile unsigned long long*>(asked);
+  // Clocks of two threads may differ by a tick: `last` can be later than `now`.
+  if (!over && static_cast<int64_t>(now - last) > static_cast<int64_t>(kBetweenReads) &&
+      atomicCAS(asked, last, now) == last)
+    over = *link.give_up != 0;
+  if (over && atomicExch(&here->gave_up, 1u) == 0) *link.gave_up = 1;
+  return !over;
+}
+
 /// Waits for the packet of a rank. False: gave up, now or before.
 FATHOM_DEVICE bool receive(const Link& link, uint32_t number, int from, int64_t packet, bool& patient, uint64_t& data) {
   const uint64_t* at = place(link.inbox[link.rank], link, number, from, packet);
@@ -47,9 +64,8 @@ FATHOM_DEVICE bool receive(const Link& link, uint32_t number, int from, int64_t 
       return true;
     }
     if (spins % 1024 != 1023) continue;
-    const uint64_t now = nanoseconds();
-    if (since == 0) since = now;
-    if (*link.give_up != 0 || *link.gave_up != 0 || now - since > link.patience) *link.gave_up = 1, patient = false;
+    if (since == 0) since = nanoseconds();
+    patient = still_patient(link, since);
   }
   return false;
 }

@@ -20,6 +20,8 @@ inline constexpr int64_t kPackets = int64_t{1} << 18;  // of the longest message
 /// In the rank's own memory.
 struct Counters {
   uint32_t number = 0, arrived = 0;  // messages so far; blocks that are done with this one
+  uint32_t gave_up = 0;              // like Link::gave_up, for the threads of this rank
+  uint64_t asked = 0;                // nanoseconds: when one of them last read Link::give_up
 };
 
 /// What all kernels of a rank need.
@@ -27,7 +29,8 @@ struct Link {
   int rank = 0, size = 1;
   uint64_t* inbox[kMostRanks] = {};  // of every rank: [2][size][kPackets][2]
   Counters* counters = nullptr;
-  // In host memory.
+  // In host memory, which one thread in a while reads: reads of one word by thousands of waiting threads are served one
+  // after the other and take milliseconds, in which the packets they wait for arrive unseen.
   const volatile uint32_t* give_up = nullptr;  // somebody failed: nobody waits any more
   volatile uint32_t* gave_up = nullptr;        // this rank has not waited to the end
   uint64_t patience = 0;                       // nanoseconds that a thread waits for a packet
