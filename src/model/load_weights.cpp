@@ -117,6 +117,13 @@ class Loader {
     count(tensor.bytes);
   }
 
+  void copy_part(const TensorInfo& tensor, const TensorPart& part, std::byte* to) {
+    const auto bytes = static_cast<uint64_t>(part.rows * part.bytes);
+    if (bytes == tensor.bytes) return copy_to(tensor, to);
+    if (!shapes_only_) source_.put_part(tensor, part, to, memory_);
+    count(bytes);
+  }
+
   void count(uint64_t bytes) {
     done_ += bytes;
     if (options_.progress && !shapes_only_) options_.progress(done_, source_.total_bytes());
@@ -146,8 +153,7 @@ class Loader {
     const auto each = static_cast<int64_t>(sizeof(T));
     const TensorPart piece{first_row, rows, first_column * each, columns * each};
     std::byte* to = memory_.allocate(static_cast<size_t>(rows * piece.bytes));
-    if (!shapes_only_) source_.put_part(t, piece, to, memory_);
-    count(static_cast<uint64_t>(rows * piece.bytes));
+    copy_part(t, piece, to);
     return View<const T, 2>(reinterpret_cast<const T*>(to), rows, columns);
   }
 
@@ -222,9 +228,9 @@ class Loader {
     return View<const int32_t, 2>(reinterpret_cast<const int32_t*>(to), t.shape.at(0), t.shape.at(1));
   }
 
-  /// Stacks the same matrix of every expert that `m` has.
+  /// Stacks the same matrix, or the same part of `rows` x `columns` of it, of every expert that `m` has.
   ops::ExpertWeight experts(const std::string& prefix, const MoeWeights& m, const char* which, WeightFormat format,
-                            int64_t rows, int64_t columns) {
+                            int64_t rows, int64_t columns, int64_t first_row = 0, int64_t first_column = 0) {
     const auto name = [&](int e, const char* part) {
       return fmt::format("{}.experts.{}.{}.{}", prefix, e, which, part);
     };
@@ -239,11 +245,16 @@ class Loader {
     w.scale_stride = (w.format == ops::ExpertFormat::fp8 ? (rows + 127) / 128 : rows) * w.scale_columns();
     std::byte* codes = memory_.allocate(static_cast<size_t>(w.codes_stride * m.count));
     std::byte* scale = memory_.allocate(static_cast<size_t>(w.scale_stride * m.count));
+    const int64_t scale_rows = w.scale_stride / w.scale_columns();
+    // Blocks of 128 columns have whole bytes of both.
+    const auto begin = [&](int64_t bytes) { return first_column * bytes / columns; };
+    const TensorPart of_codes{first_row, rows, begin(w.code_row_bytes()), w.code_row_bytes()};
+    const TensorPart of_scale{first_row * scale_rows / rows, scale_rows, begin(w.scale_columns()), w.scale_columns()};
     std::vector<float> global;
     for (int i = 0; i < m.count; ++i) {
       const int e = m.first + i;
-      copy_to(source_.info(name(e, "weight")), codes + i * w.codes_stride);
-      copy_to(source_.info(name(e, scale_part)), scale + i * w.scale_stride);
+      copy_part(source_.info(name(e, "weight")), of_codes, codes + i * w.codes_stride);
+      copy_part(source_.info(name(e, scale_part)), of_scale, scale + i * w.scale_stride);
       if (w.format != ops::ExpertFormat::nvfp4) continue;
       global.push_back(shapes_only_ ? 1.0f : source_.factor(source_.info(name(e, "weight_scale_2"))));
     }
@@ -262,16 +273,21 @@ class Loader {
   MoeWeights moe(const std::string& prefix, bool hash, WeightFormat format) {
     const int64_t d = config_.hidden_size, inner = config_.moe_intermediate_size;
     MoeWeights m;
-    m.count = config_.num_experts / shard_.size, m.first = shard_.rank * m.count;
     m.gate = matrix<bf16>(prefix + ".gate.weight");
     if (hash)
       m.table = expert_table(prefix + ".gate.tid2eid");
     else
       m.bias = vector<float>(prefix + ".gate.bias");
-    m.w1 = experts(prefix, m, "w1", format, inner, d);
-    m.w3 = experts(prefix, m, "w3", format, inner, d);
-    m.w2 = experts(prefix, m, "w2", format, d, inner);
-    // The inner width is cut where every rank gets whole blocks of 128; otherwise rank 0 has the shared expert.
+    // The inner width of all experts is cut where every rank gets whole blocks of 128, which share a scale; otherwise
+    // a rank has some of the experts.
+    const bool narrow = inner % (int64_t{128} * shard_.size) == 0;
+    m.count = narrow ? config_.num_experts : config_.num_experts / shard_.size;
+    m.first = narrow ? 0 : shard_.rank * m.count;
+    const int64_t own = narrow ? inner / shard_.size : inner, first = narrow ? shard_.rank * own : 0;
+    m.w1 = experts(prefix, m, "w1", format, own, d, first, 0);
+    m.w3 = experts(prefix, m, "w3", format, own, d, first, 0);
+    m.w2 = experts(prefix, m, "w2", format, d, own, 0, first);
+    // The same for the shared expert, which otherwise rank 0 has.
     const std::string shared = prefix + ".shared_experts.";
     const bool cut = source_.info(shared + "w1.weight").shape.at(0) % (int64_t{128} * shard_.size) == 0;
     if (!cut && shard_.rank > 0) return m;

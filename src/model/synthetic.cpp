@@ -25,6 +25,13 @@ int64_t number_of(std::string_view item, std::string_view value, int64_t low, in
   return n;
 }
 
+/// The inner width of the experts: whole blocks of 128 columns, which share a scale.
+int inner_of(std::string_view item, std::string_view value) {
+  const int64_t n = number_of(item, value, 128, 16384);
+  if (n % 128 != 0) fail("synthetic model: {} must be a multiple of 128", printable(std::string(item), 60));
+  return static_cast<int>(n);
+}
+
 uint8_t power_of_two_code(double value) {
   return static_cast<uint8_t>(std::clamp(127 + static_cast<int>(std::lround(std::log2(value))), 1, 254));
 }
@@ -71,12 +78,21 @@ class SyntheticSource final : public WeightSource {
     args.seed = seed_ ^ fnv1a(tensor.name);
     ops::fill(args, memory.device());
   }
-  /// Made whole and then cut, so that all ranks together have the bits of the whole model.
+  /// All ranks together have the bits of the whole model.
   void put_part(const TensorInfo& tensor, const TensorPart& part, std::byte* to, WeightMemory& memory) const override {
     ops::ComputeDevice& device = memory.device();
+    const int64_t row = static_cast<int64_t>(tensor.bytes) / tensor.shape.at(0);
+    if (row % 8 == 0 && part.first_byte % 8 == 0 && part.bytes % 8 == 0) {
+      ops::FillArgs args = values_of(tensor);
+      args.to = to, args.bytes = part.rows * part.bytes;
+      args.seed = seed_ ^ fnv1a(tensor.name);
+      args.first = (part.first_row * row + part.first_byte) / 8, args.row = part.bytes / 8, args.pitch = row / 8;
+      return ops::fill(args, device);
+    }
+    // Borders inside a word: made whole and then cut.
     const ops::DeviceBuffer whole(device, (tensor.bytes + 7) / 8 * 8);
     put(tensor, whole.data(), memory);
-    const size_t pitch = tensor.bytes / static_cast<size_t>(tensor.shape.at(0));
+    const auto pitch = static_cast<size_t>(row);
     device.copy_rows(to, static_cast<size_t>(part.bytes),
                      whole.data() + static_cast<size_t>(part.first_row) * pitch + static_cast<size_t>(part.first_byte),
                      pitch, static_cast<size_t>(part.bytes), part.rows);
@@ -101,12 +117,14 @@ class SyntheticSource final : public WeightSource {
       config_.num_layers = static_cast<int>(number_of(item, value, 1, config_.num_layers));
     else if (key == "experts")
       config_.num_experts = static_cast<int>(number_of(item, value, config_.experts_per_token, kMostExperts));
+    else if (key == "inner")
+      config_.moe_intermediate_size = inner_of(item, value);
     else if (item == "drafts=dspark" || item == "drafts=mtp")
       drafts_ = item == "drafts=mtp" ? DraftKind::mtp : DraftKind::dspark;
     else if (key == "seed")
       seed_ = static_cast<uint64_t>(number_of(item, value, 0, INT64_MAX)) * 0x9E3779B97F4A7C15ull;
     else
-      fail("synthetic model: {} is none of layers=N, experts=N, seed=N, drafts=dspark, drafts=mtp",
+      fail("synthetic model: {} is none of layers=N, experts=N, inner=N, seed=N, drafts=dspark, drafts=mtp",
            printable(std::string(item), 60));
   }
 

@@ -13,9 +13,10 @@
 
 namespace fathom {
 
-/// `description`: the name of a built-in model, then any of layers=N (the first N), experts=N, seed=N, drafts=dspark or
-/// drafts=mtp (draft stages of that kind; else none), separated by commas: "v4-flash,layers=4,experts=16". The same
-/// description gives the same bits on any device. Throws Error for what is not one.
+/// `description`: the name of a built-in model, then any of layers=N (the first N), experts=N, inner=N (the width of
+/// the experts), seed=N, drafts=dspark or drafts=mtp (draft stages of that kind; else none), separated by commas:
+/// "v4-flash,layers=4,experts=16". The same description gives the same bits on any device. Throws Error for what is not
+/// one.
 std::unique_ptr<WeightSource> synthetic_source(const std::string& description);
 
 }  // namespace fathom

@@ -287,6 +287,7 @@ TEST(ExpertsEmulated, FewTokensInTwoLaunchesGiveTheBitsOfTheOtherKernels) {
                           {.tokens = 3, .d = 640, .inner = 128, .shared = 256, .choices = 3, .experts = 6},
                           {.tokens = 5, .d = 128, .inner = 128, .choices = 6, .experts = 9}};
   bool old = false;
+  int shares = 0;
   for (const Shape& s : shapes) {
     if (kSanitized && std::max(s.d, s.inner) > 1000) continue;
     Problem p(s, 60 + static_cast<unsigned>(s.tokens));
@@ -295,7 +296,8 @@ TEST(ExpertsEmulated, FewTokensInTwoLaunchesGiveTheBitsOfTheOtherKernels) {
     p.poison();
     ExpertsArgs a = p.args();
     a.x_is_old = old = !old;
-    emulate(a, 2, 1);
+    shares = shares % 4 + 1;  // blocks that have the same rows of up
+    emulate(a, 2, static_cast<int>(std::max(s.inner, s.shared) / moe::kGroupRows) * shares);
     int differ = 0;
     for (size_t i = 0; i < want.size(); ++i) differ += want[i].bits != p.y[i].bits;
     EXPECT_EQ(differ, 0) << s.tokens << " tokens, " << s.d << " wide";
@@ -344,6 +346,9 @@ TEST(ExpertsPlan, FewTokensTakeTwoLaunchesAsLongAsTheyFit) {
     EXPECT_TRUE(p.few) << tokens;
     EXPECT_GE(std::min(p.few_up.stages, p.few_down.stages), 2);
     EXPECT_LE(std::max(p.few_up.bytes, p.few_down.bytes), moe::kFewShared);
+    EXPECT_EQ(p.up_blocks, 128);
+    EXPECT_EQ(plan_of(tokens, 4096, 1024).up_blocks, 128);  // of two ranks: two blocks have the same rows
+    EXPECT_EQ(plan_of(tokens, 4096, 512).up_blocks, 128);
   }
   EXPECT_FALSE(plan_of(6, 4096, 2048).few);
   EXPECT_FALSE(plan_of(5, 7168, 4096).few);

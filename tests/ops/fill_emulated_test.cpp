@@ -46,6 +46,26 @@ TEST(Fill, EveryDeviceGivesTheSameBits) {
   }
 }
 
+TEST(Fill, APartOfRowsHasTheBitsOfTheWhole) {
+  constexpr int64_t kRows = 11, kPitch = 9, kFirstRow = 3, kFirst = 2, kWords = 5, kPartRows = 6;
+  FillArgs a;
+  a.bytes = kRows * kPitch * 8, a.kind = FillKind::bf16, a.seed = 3, a.spread = 1;
+  const auto whole = filled(a, [](const FillArgs& f) { fill_ref(f, {}); });
+  std::vector<std::byte> want;
+  for (int64_t row = kFirstRow; row < kFirstRow + kPartRows; ++row)
+    want.insert(want.end(), whole.begin() + (row * kPitch + kFirst) * 8,
+                whole.begin() + (row * kPitch + kFirst + kWords) * 8);
+  a.bytes = kPartRows * kWords * 8, a.first = kFirstRow * kPitch + kFirst, a.row = kWords, a.pitch = kPitch;
+  EXPECT_EQ(filled(a, [](const FillArgs& f) { fill_ref(f, {}); }), want);
+  EXPECT_EQ(filled(a, [](const FillArgs& f) { fill_cpu(f, {}); }), want);
+  EXPECT_EQ(filled(a,
+                   [](const FillArgs& f) {
+                     device::emulator::run_grid(2, 1, 1, fill_words::kThreads, 0, false, 5,
+                                                [&](std::byte*) { fill_words::fill_block(f); });
+                   }),
+            want);
+}
+
 TEST(Fill, CodesAreFiniteAndHaveTheStatedSize) {
   FillArgs a;
   a.bytes = 1 << 16, a.kind = FillKind::e4m3, a.seed = 1;

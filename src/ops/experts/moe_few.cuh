@@ -124,7 +124,7 @@ FATHOM_DEVICE void up_routed(const Params& p, FewRing& ring, const UpTasks& task
   if (lane == 0) device::arrive(m.free + (round & 1));
 }
 
-/// Grid: rows of I / 16.
+/// Grid: I / 16 times the shares.
 FATHOM_DEVICE void few_up(const Params& p, const Maps& maps, std::byte* shared) {
   const int lane = device::lane_index();
   UpTasks tasks(p, maps);

@@ -61,30 +61,34 @@ FATHOM_DEVICE int few_tokens(const Params& p, const FewTask& task) {
   return task.expert < 0 ? p.tokens : device::count_bits(task.slots);
 }
 
-/// The tasks of a warp of up. Four warps, a group, share a tile; the first two groups begin with the shared expert.
+/// The tasks of a warp of up. Four warps, a group, share a tile. Where rows are few, several blocks have the same rows
+/// and divide the tiles; the first two groups of the first of them begin with the shared expert.
 struct UpTasks {
   const Params& p;
   const Maps& maps;
   int group, groups, slice, row;
-  bool active;           // has a slice
-  int count, of_shared;  // as far as known; 1 where the first is one of the shared expert
+  int order, all_groups;  // of this group among those of all blocks that have these rows
+  bool active;            // has a slice
+  int count, of_shared;   // as far as known; 1 where the first is one of the shared expert
   FewTiles tiles;
 
   FATHOM_DEVICE UpTasks(const Params& params, const Maps& m) : p(params), maps(m) {
     const int warp = device::uniform(device::warp_index());
     group = warp / kMaxSlices, groups = p.few_up.warps / kMaxSlices, slice = warp % kMaxSlices;
-    row = device::block_x() * kGroupRows;
+    const int share = device::block_x() % p.few_shares;
+    row = device::block_x() / p.few_shares * kGroupRows;
+    order = share * groups + group, all_groups = p.few_shares * groups;
     active = slice < 1 << p.log2_up_slices;
-    of_shared = active && group < 2 && p.shared_tiles > 0 && row < p.s1.rows ? 1 : 0;
+    of_shared = active && order < 2 && p.shared_tiles > 0 && row < p.s1.rows ? 1 : 0;
     count = of_shared;
   }
   FATHOM_DEVICE void set_tiles() {
     tiles = find_tiles(p);
-    if (active && row < p.w1.rows) count += (tiles.count + group) / groups;
+    if (active && row < p.w1.rows) count += (tiles.count + order) / all_groups;
   }
   FATHOM_DEVICE FewTask get(int n) const {
     if (n < of_shared) return {-1, 0, slice, group};
-    const int tile = groups * (n - of_shared) + groups - 1 - group;
+    const int tile = all_groups * (n - of_shared) + all_groups - 1 - order;
     const auto slots = shuffle_word(tiles.slots, tile);
     return {device::shuffle_int(tiles.expert, tile), slots, slice, 0};
   }

@@ -79,6 +79,7 @@ struct Plan {
   int stream_blocks = 0;  // where warps stream: as many as multiprocessors; otherwise 0
   bool few = false;       // two launches, of moe_few.cuh, with as many blocks as up_blocks and down_blocks
   FewLayout few_up, few_down;
+  int few_shares = 1;  // of few_up: blocks that have the same rows of different tiles
 
   int tile_tokens() const { return stream_blocks > 0 ? 8 : 8 * tiles; }
   int shared_tokens() const { return 8 * tiles; }  // of the shared expert
@@ -103,6 +104,7 @@ struct Params {
   bool few = false;       // tiles can be found without the sort
   bool x_is_old = false;  // x may be read before the previous kernel has ended
   FewLayout few_up, few_down;
+  int32_t few_shares = 1;
   bool groups = false;  // sums of 32 columns are scaled (moe_groups.cuh); activations lie in the order of columns
   int32_t log2_up_slices = 0, log2_down_slices = 0, log2_up_sets = 0, log2_down_sets = 0;
 

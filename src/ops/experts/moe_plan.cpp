@@ -48,7 +48,7 @@ FewLayout few_layout(int64_t rows, int64_t width, int64_t sums, int64_t sums_of_
 }
 
 /// The plan of moe_few.cuh, where its conditions hold.
-void plan_few(Plan& p, const ExpertsArgs& a, int64_t inner) {
+void plan_few(Plan& p, const ExpertsArgs& a, int64_t inner, int sms) {
   const int64_t tokens = a.x.size[0], routed = tokens * a.expert.size[1], d = a.x.size[1];
   if (a.w1.format != ExpertFormat::mxfp4 || tokens > kFewTokens || routed > kFewSlots) return;
   p.few_up = few_layout(tokens, d, 0, 2 * 2 * tokens * kGroupRows << p.log2_up_slices, kFewUpWarps);
@@ -58,6 +58,8 @@ void plan_few(Plan& p, const ExpertsArgs& a, int64_t inner) {
   p.few = p.few_up.stages > 0 && p.few_down.stages > 0 && widest <= 32;  // a lane has the scale of a block
   if (!p.few) return;
   p.log2_up_sets = p.log2_down_sets = 0, p.stream_blocks = 0;
+  constexpr int64_t kMostShares = 4;  // as many as there are tiles for with one token
+  p.few_shares = static_cast<int>(std::clamp<int64_t>(sms / (inner / kGroupRows), 1, kMostShares));
 }
 
 Weight pack(const ExpertWeight& w) {
@@ -98,12 +100,12 @@ Plan make_plan(const ExpertsArgs& a, int most_tiles, int stream_blocks) {
   p.log2_down_sets = p.tiles <= 2 ? (tokens <= 4 ? 0 : 2 - p.log2_down_slices) : d % 256 == 0 ? 3 : 2;
   // Warps that stream take 8 tokens of an expert; with many more on average its weights would be read twice.
   if (p.tiles == 2 && each <= 4 && a.w1.format == ExpertFormat::mxfp4) p.stream_blocks = stream_blocks;
-  if (stream_blocks > 0) plan_few(p, a, inner);
+  if (stream_blocks > 0) plan_few(p, a, inner, stream_blocks);
   const int64_t tile = p.tile_tokens(), shared = p.shared_tokens();
   p.shared_tiles = a.shared_w1.codes.data ? static_cast<int>((tokens + shared - 1) / shared) : 0;
   const int64_t touched = std::min<int64_t>(a.experts, slots);
   p.most_tiles = p.shared_tiles + static_cast<int>((slots + touched * (tile - 1)) / tile);
-  p.up_blocks = static_cast<int>(inner / (kGroupRows << p.log2_up_sets));
+  p.up_blocks = static_cast<int>(inner / (kGroupRows << p.log2_up_sets)) * p.few_shares;
   p.down_blocks = static_cast<int>(d / (2 * kGroupRows << p.log2_down_sets));
   p.up_shared = shared_bytes(p.up_threads() / 32, p.tiles);
   p.down_shared = shared_bytes(p.down_threads() / 32, p.tiles);
@@ -146,6 +148,7 @@ Params pack(const ExpertsArgs& a, const Plan& plan) {
   p.few = p.tokens <= p.tile_tokens && p.tokens * p.choices <= 32;
   p.log2_up_slices = plan.log2_up_slices, p.log2_down_slices = plan.log2_down_slices;
   p.x_is_old = a.x_is_old, p.few_up = plan.few_up, p.few_down = plan.few_down;
+  p.few_shares = plan.few_shares;
   p.log2_up_sets = plan.log2_up_sets, p.log2_down_sets = plan.log2_down_sets;
   return p;
 }

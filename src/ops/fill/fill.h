@@ -22,6 +22,9 @@ inline constexpr double kFillE4m3Rms = 0.8447, kFillE2m1Rms = 2.9262;
 struct FillArgs {
   std::byte* to = nullptr;  // a multiple of 8
   int64_t bytes = 0;
+  // Part of a larger fill: its word number `first` is the first one here, and the numbers of rows of `row` words begin
+  // `pitch` words apart; row 0: all words lie in one row.
+  int64_t first = 0, row = 0, pitch = 0;
   FillKind kind = FillKind::bytes;
   uint64_t seed = 0;
   uint8_t byte = 0;

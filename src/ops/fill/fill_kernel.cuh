@@ -13,11 +13,10 @@ FATHOM_DEVICE void fill_block(const FillArgs& a) {
   const int64_t words = a.bytes / 8, stride = int64_t{device::grid_x()} * kThreads;
   const int64_t first = int64_t{device::block_x()} * kThreads + device::thread_index();
   auto* out = reinterpret_cast<uint64_t*>(a.to);
-  for (int64_t i = first; i < words; i += stride) out[i] = word_at(a, static_cast<uint64_t>(i));
+  for (int64_t i = first; i < words; i += stride) out[i] = word_at(a, i);
   const int64_t rest = a.bytes - 8 * words;
   if (first < rest)
-    a.to[8 * words + first] =
-        static_cast<std::byte>(word_at(a, static_cast<uint64_t>(words)) >> 8 * static_cast<uint64_t>(first));
+    a.to[8 * words + first] = static_cast<std::byte>(word_at(a, words) >> 8 * static_cast<uint64_t>(first));
 }
 
 }  // namespace fathom::ops::fill_words

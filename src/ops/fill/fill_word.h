@@ -26,7 +26,9 @@ FATHOM_HOST_DEVICE inline uint32_t id_at(const FillArgs& a, uint64_t element) {
   return static_cast<uint32_t>(((random >> 32) + element % chosen * step) % ids);
 }
 
-FATHOM_HOST_DEVICE inline uint64_t word_at(const FillArgs& a, uint64_t number) {
+/// Word i of what is filled.
+FATHOM_HOST_DEVICE inline uint64_t word_at(const FillArgs& a, int64_t i) {
+  const auto number = static_cast<uint64_t>(a.first + (a.row > 0 ? i / a.row * a.pitch + i % a.row : i));
   const uint64_t random = random_word(a.seed, number);
   uint64_t word = random;
   switch (a.kind) {
