@@ -25,12 +25,12 @@ struct Broken {
     ops::QuantizeArgs args = a;
     if (here == gpu && !in_kernel) throw Error("the chip is on fire");
     if (here == gpu) args.x.data = reinterpret_cast<const bf16*>(uintptr_t{1} << 46);
-    ops::op_table("cuda").quantize->run(args, l);
+    ops::op_table("cuda", two_gpus()[0]->info()).quantize->run(args, l);
   }
   static ops::OpTable table() {
-    static ops::Variant<ops::QuantizeArgs> broken = *ops::op_table("cuda").quantize;
+    static ops::Variant<ops::QuantizeArgs> broken = *ops::op_table("cuda", two_gpus()[0]->info()).quantize;
     broken.run = run;
-    ops::OpTable t = ops::op_table("cuda");
+    ops::OpTable t = ops::op_table("cuda", two_gpus()[0]->info());
     t.quantize = &broken;
     return t;
   }
