@@ -49,9 +49,9 @@ void Transformer::set_recorder(Recorder* recorder) {
   if (recorder == recorder_) return;
   if (trace_) end_trace();
   recorder_ = recorder;
-  if (recorder) trace_problem_.clear();
-  if (recorder && !device_.shares_host_memory() && !device_.only_counts()) {
-    trace_ = ops::kernel_trace(trace_problem_);
+  if (recorder) {
+    trace_problem_.clear();
+    trace_ = device_.kernel_trace(trace_problem_);
     try {
       if (trace_) trace_->start();
     } catch (const Error& e) {  // operation by operation then, as without CUPTI

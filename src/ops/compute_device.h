@@ -18,6 +18,8 @@
 
 namespace fathom::ops {
 
+class KernelTrace;
+
 /// Work recorded once, with the addresses it had then.
 class DeviceGraph {
  public:
@@ -85,6 +87,11 @@ class ComputeDevice {
   virtual std::unique_ptr<DeviceGraph> capture(const std::function<void()>& work) = 0;
   /// Inside capture(): pieces of work that were asked for so far. Else 0.
   virtual int64_t captured() const { return 0; }
+  /// What records its kernels; null, and the reason if it should be able to: nothing does.
+  virtual KernelTrace* kernel_trace(std::string& why) const {
+    static_cast<void>(why);
+    return nullptr;
+  }
 };
 
 /// The processor and its memory.
