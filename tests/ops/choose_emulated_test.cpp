@@ -131,6 +131,40 @@ TEST(Choose, DrawsTheSameTokenOnEveryDeviceWithAnyFilters) {
   }
 }
 
+/// Rows that are not finite, greedy ones, ones with and without filters, and ones with more candidates than a variant
+/// holds, in turn on the same exchange: what a row leaves there must not reach the row that comes next.
+TEST(Choose, RowsOfAllKindsBesideEachOtherAndInTurnDoNotDisturbEachOther) {
+  constexpr int64_t kVocabulary = 5003;
+  std::mt19937_64 random(29);
+  enum Kind { nan, infinite, greedy, drawn, filtered, too_many, kinds };
+  const auto add = [&](Rows& r, Kind kind) {
+    const auto first = static_cast<int64_t>(r.logits.size());
+    for (int64_t v = 0; v < kVocabulary; ++v)
+      r.logits.push_back(kind == too_many ? 1.0f : static_cast<float>(random() % 10000) / 400);
+    float& some = r.logits[static_cast<size_t>(first + static_cast<int64_t>(random() % kVocabulary))];
+    if (kind == nan) some = NAN;
+    if (kind == infinite) some = INFINITY;
+    const float scale = kind == greedy ? 0 : 1.4426950f;
+    if (kind == filtered)
+      r.sampling.push_back({scale, 40, 0.9, 0.01, random() >> 11});
+    else if (kind == too_many)
+      r.sampling.push_back({scale, 0, 0.99, 0, random() >> 11});
+    else
+      r.sampling.push_back({scale, 0, 1, 0, random() >> 11});
+  };
+  std::vector<choose::Exchange> exchange(kinds);
+  for (int round = 0; round < (kSanitized ? 1 : 3); ++round) {
+    Rows r{{}, {}, kVocabulary};
+    std::vector<Kind> kind;
+    for (int i = 0; i < kinds; ++i) add(r, kind.emplace_back(static_cast<Kind>((i + round) % kinds)));
+    const auto want = by_reference(r), got = by_kernel(r, 7 + static_cast<uint32_t>(round), 132, exchange);
+    for (size_t i = 0; i < kind.size(); ++i) {
+      if (kind[i] == nan || kind[i] == infinite) EXPECT_EQ(want[i], kRowNotFinite);
+      EXPECT_EQ(got[i], kind[i] == too_many ? kRowNotDrawn : want[i]) << "round " << round << ", kind " << kind[i];
+    }
+  }
+}
+
 TEST(Choose, SharesOfTheDrawsAreTheProbabilities) {
   const std::vector<double> share = {0.5, 0.25, 0.125, 0.125};
   std::vector<float> logits;
