@@ -2,6 +2,8 @@
 
 #include <unistd.h>
 
+#include <algorithm>
+#include <map>
 #include <memory>
 #include <set>
 
@@ -104,13 +106,14 @@ void write_span(Sink& out, const SpanRecord& span, int64_t origin, int pid) {
   out.print("}}}}");
 }
 
-/// Kernels and copies of a GPU and the calls that started them, as PyTorch's profiler writes them.
-void write_device_span(Sink& out, const DeviceSpan& s, int64_t origin, int pid) {
+/// Kernels and copies of a GPU and the calls that started them, as PyTorch's profiler writes them; `early_ns` of a
+/// kernel are left out at its beginning.
+void write_device_span(Sink& out, const DeviceSpan& s, int64_t early_ns, int64_t origin, int pid) {
   const std::string_view category = s.category;
   const bool call = category == kRuntimeCategory;
   out.print(",\n{{\"ph\":\"X\",\"cat\":\"{}\",\"name\":\"{}\",\"pid\":{},\"tid\":{},\"ts\":{},\"dur\":{},\"args\":{{",
-            escaped(category), escaped(s.name), call ? pid : s.device, s.stream, microseconds(s.start_ns - origin),
-            microseconds(s.end_ns - s.start_ns));
+            escaped(category), escaped(s.name), call ? pid : s.device, s.stream,
+            microseconds(s.start_ns + early_ns - origin), microseconds(s.end_ns - s.start_ns - early_ns));
   out.print("\"correlation\":{}", s.correlation);
   if (!call) out.print(",\"device\":{},\"stream\":{}", s.device, s.stream);
   if (s.step) out.print(",\"step\":{}", s.step);
@@ -119,6 +122,7 @@ void write_device_span(Sink& out, const DeviceSpan& s, int64_t origin, int pid) 
         ",\"kernel\":\"{}\",\"grid\":[{},{},{}],\"block\":[{},{},{}],\"registers per thread\":{},\"shared memory\":{}",
         escaped(s.kernel), s.grid[0], s.grid[1], s.grid[2], s.block[0], s.block[1], s.block[2], s.registers,
         s.shared_bytes);
+    if (early_ns > 0) out.print(",\"early us\":{}", microseconds(early_ns));
     if (s.bytes) out.print(",\"op bytes\":{}", s.bytes);
     if (s.flops) out.print(",\"op flops\":{}", s.flops);
   } else if (s.bytes) {
@@ -126,6 +130,24 @@ void write_device_span(Sink& out, const DeviceSpan& s, int64_t origin, int pid) 
   }
   out.print("}}}}");
 }
+
+/// A kernel that is launched while the one before it on its stream still runs (programmatic launch) mostly waits for
+/// that one's end. In the trace it begins there, so that durations add up to what a stream did; how much earlier its
+/// blocks were there stands beside it.
+class EarlyTime {
+ public:
+  /// Of spans in order of their starts.
+  int64_t operator()(const DeviceSpan& s) {
+    if (std::string_view(s.category) == kRuntimeCategory) return 0;
+    int64_t& end = end_[{s.device, s.stream}];
+    const int64_t early = std::clamp<int64_t>(end - s.start_ns, 0, s.end_ns - s.start_ns);
+    end = std::max(end, s.end_ns);
+    return early;
+  }
+
+ private:
+  std::map<std::pair<int32_t, int32_t>, int64_t> end_;
+};
 
 /// The GPUs that have spans, all alike; the first where none has any.
 std::set<int32_t> devices_of(const Recorder& recorder) {
@@ -201,7 +223,9 @@ void write_chrome_trace(const Recorder& recorder, const std::filesystem::path& p
   for (const int32_t id : unnamed) name_thread(id, id == own ? "main" : fmt::format("thread {}", id));
 
   recorder.for_each([&](const SpanRecord& span) { write_span(out, span, recorder.origin_ns(), pid); });
-  for (const DeviceSpan& span : recorder.device_spans()) write_device_span(out, span, recorder.origin_ns(), pid);
+  EarlyTime early;
+  for (const DeviceSpan& span : recorder.device_spans())
+    write_device_span(out, span, early(span), recorder.origin_ns(), pid);
   out.print("\n]}}\n");
   out.finish();
 }

@@ -71,6 +71,30 @@ TEST_F(ChromeTrace, KernelsOfAGpuAreWrittenAsPyTorchWritesThem) {
   EXPECT_EQ(e["args"]["step"], 5);
 }
 
+TEST_F(ChromeTrace, AKernelLaunchedEarlyBeginsAtTheEndOfTheOneBeforeItOnItsStream) {
+  Recorder recorder;
+  const auto span = [&](const char* name, int64_t start, int64_t end, int32_t stream) {
+    DeviceSpan s;
+    s.name = name, s.start_ns = recorder.origin_ns() + start, s.end_ns = recorder.origin_ns() + end, s.stream = stream;
+    return s;
+  };
+  recorder.add_device_spans({span("up", 1000, 9000, 7), span("beside", 2000, 4000, 8), span("down", 5000, 12000, 7),
+                             span("within", 6000, 11000, 7), span("later", 15000, 16000, 7)});
+  write_chrome_trace(recorder, folder_ / "t.json");
+  const json trace = json::parse(read_file(folder_ / "t.json"));
+  const auto expect = [&](const char* name, double start, double duration, double early) {
+    const json& e = event(trace, name);
+    EXPECT_DOUBLE_EQ(e["ts"].get<double>(), start) << name;
+    EXPECT_DOUBLE_EQ(e["dur"].get<double>(), duration) << name;
+    EXPECT_DOUBLE_EQ(e["args"].value("early us", 0.0), early) << name;
+  };
+  expect("up", 1, 8, 0);
+  expect("beside", 2, 2, 0);
+  expect("down", 9, 3, 4);
+  expect("within", 11, 0, 5);  // all of it before the end of the one before
+  expect("later", 15, 1, 0);
+}
+
 TEST_F(ChromeTrace, GpusHaveProcessesOfTheirOwnAndStepsThatWereLeftOutAreNamed) {
   Recorder recorder;
   std::vector<DeviceSpan> spans(2);
