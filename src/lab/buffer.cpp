@@ -112,7 +112,7 @@ class Comparison {
       accumulate_equal(begin, end);
       return;
     }
-    double largest = 0, error = 0, norm = 0;
+    double largest = buffer_.tolerance.least, error = 0, norm = 0;
     for (int64_t i = begin; i < end; ++i)
       if (const double w = std::fabs(element(buffer_.type, want_.data(), i)); std::isfinite(w))
         largest = std::max(largest, w);

@@ -47,15 +47,17 @@ struct Tolerance {
   /// Elements whose error is below slack * (largest magnitude of the row) pass in any case: results that cancel to
   /// almost nothing have no meaningful last bit. Only for bf16_ulp.
   double slack = 0;
+  /// What the largest magnitude of a row is taken for at least, for short rows that may cancel as a whole.
+  double least = 0;
 
   static Tolerance exact() { return {}; }
-  static Tolerance bf16_ulp(int steps, double slack = 1e-6) {
-    return {Kind::bf16_ulp, static_cast<double>(steps), slack};
+  static Tolerance bf16_ulp(int steps, double slack = 1e-6, double least = 0) {
+    return {Kind::bf16_ulp, static_cast<double>(steps), slack, least};
   }
   /// Over the whole buffer; a single row may reach four times the limit.
-  static Tolerance relative_l2(double limit) { return {Kind::relative_l2, limit, 0}; }
+  static Tolerance relative_l2(double limit) { return {Kind::relative_l2, limit}; }
   /// Values are judged by a property of the case; only written and unwritten elements (NaN) must agree.
-  static Tolerance by_property() { return {Kind::by_property, 0, 0}; }
+  static Tolerance by_property() { return {Kind::by_property}; }
 };
 
 struct Buffer {

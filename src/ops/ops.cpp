@@ -18,11 +18,12 @@ void pick(const Variant<Args>*& slot, Variants<Args> all, const Names& names, co
   if (!slot) throw std::invalid_argument("op " + std::string(op) + " has no variant called " + std::string(names[0]));
 }
 
-OpTable pick_all(const Names& names, const Names& attention, const Names& experts) {
+/// `fast`: of the ops that have variants whose last bits depend on the batch.
+OpTable pick_all(const Names& names, const Names& attention, const Names& fast) {
   OpTable t;
   pick(t.embed, embed_variants(), names, "embed");
   pick(t.residual_mix, residual_mix_variants(), names, "residual_mix");
-  pick(t.linear_fp8, linear_fp8_variants(), names, "linear_fp8");
+  pick(t.linear_fp8, linear_fp8_variants(), fast, "linear_fp8");
   pick(t.linear_bf16, linear_bf16_variants(), names, "linear_bf16");
   pick(t.linear_f32, linear_f32_variants(), names, "linear_f32");
   pick(t.quantize, quantize_variants(), names, "quantize");
@@ -34,7 +35,7 @@ OpTable pick_all(const Names& names, const Names& attention, const Names& expert
   pick(t.sparse_attention, sparse_attention_variants(), attention, "sparse_attention");
   pick(t.output_project, output_project_variants(), names, "output_project");
   pick(t.route, route_variants(), names, "route");
-  pick(t.experts, experts_variants(), experts, "experts");
+  pick(t.experts, experts_variants(), fast, "experts");
   pick(t.head, head_variants(), names, "head");
   pick(t.choose, choose_variants(), names, "choose");
   pick(t.stream_mean, stream_mean_variants(), names, "stream_mean");
@@ -66,9 +67,9 @@ OpTable op_table(std::string_view name, const DeviceInfo& device, bool fast) {
     return t;
   };
   if (!fast) return with_products(pick_all(names, {"exact"}, names), names.front());
-  Names experts = names;
-  if (device.compute_capability == 90) experts.insert(experts.begin(), "sm90_fast");
-  return with_products(pick_all(names, names, experts), experts.front());
+  Names fastest = names;
+  if (device.compute_capability == 90) fastest.insert(fastest.begin(), "sm90_fast");
+  return with_products(pick_all(names, names, fastest), fastest.front());
 }
 
 }  // namespace fathom::ops

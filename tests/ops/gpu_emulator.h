@@ -428,7 +428,7 @@ inline void copy_box(void* shared, const TensorMap* map, int column, int row, in
   std::memcpy(static_cast<void*>(&p), map, sizeof p);
   if (reinterpret_cast<uintptr_t>(shared) % 1024 || reinterpret_cast<uintptr_t>(p.base) % 16 || p.row_distance() % 16)
     throw std::runtime_error("misaligned copy of a box");
-  for (int i = 0; i < kBoxRows * kBoxBytes / 16; ++i) {
+  for (int i = 0; i < p.box_rows * kBoxBytes / 16; ++i) {
     const int r = row + i / 8, at = column + i % 8 * 16;
     auto* to = static_cast<std::byte*>(shared) + box_place(i / 8, i % 8);
     if (r >= 0 && r < p.rows && at >= 0 && at < p.row_bytes && plane >= 0 && plane < p.planes)
@@ -436,7 +436,7 @@ inline void copy_box(void* shared, const TensorMap* map, int column, int row, in
     else
       std::memset(to, 0, 16);
   }
-  b->pieces = static_cast<int16_t>(b->pieces - kBoxRows * kBoxBytes / 16);
+  b->pieces = static_cast<int16_t>(b->pieces - p.box_rows * kBoxBytes / 16);
   settle(b);
 }
 inline void copy_weight_box(void* shared, const TensorMap* map, int column, int row, int plane, Phases* b) {

@@ -5,6 +5,7 @@
 #include <random>
 
 #include "ops/gpu_emulator.h"
+#include "ops/linear/codes_kernel.cuh"
 #include "ops/linear/gemm_wide.cuh"
 #include "ops/linear/linear.h"
 #include "ops/linear/stream_kernel.cuh"
@@ -318,6 +319,54 @@ TEST(LinearEmulated, ARowThatStreamsHasTheSameBitsWhateverTheBatch) {
   const int slices = stream::make_plan(stream::Input::e4m3, 2, 9, 1).log2_slices;
   EXPECT_EQ(alone, bits_of_token_21<Math::e4m3_wide>(p, 21, 1, kH200, true, slices));
   EXPECT_EQ(alone, bits_of_token_21<Math::e4m3_wide>(p, 16, 8, kH200, true, slices));
+}
+
+void multiply_as_codes(const LinearFp8Args& a, unsigned seed = 1) {
+  stream::Work work = stream::pack(a);
+  const stream::Plan plan = stream::make_codes_plan(work.row_tiles, work.params.units, work.params.tokens);
+  stream::set_plan(work.params, plan);
+  const stream::Maps maps = stream::describe_codes(work, plan, device::emulated_map);
+  const auto run = [&]<int kTiles>() {
+    device::emulator::run_grid(plan.cluster(), plan.token_tiles, plan.row_tiles, stream::codes_threads(kTiles),
+                               plan.shared_bytes, plan.cluster() > 1, seed,
+                               [&](std::byte* shared) { stream::codes_block<kTiles>(work.params, maps, shared); });
+  };
+  if (plan.tiles == 1) return run.operator()<1>();
+  if (plan.tiles == 2) return run.operator()<2>();
+  if (plan.tiles == 4) return run.operator()<4>();
+  run.operator()<8>();
+}
+
+void expect_right_as_codes(int64_t tokens, int64_t k, const std::vector<int64_t>& rows) {
+  Problem p(tokens, k, rows, 7);
+  linear_fp8_ref(p.fp8(), {});
+  const auto want = p.y16;
+  p.poison();
+  multiply_as_codes(p.fp8());
+  EXPECT_LE(worst_error(p, p.y16, want), 4e-3) << tokens << " x " << k;
+}
+
+TEST(LinearEmulated, ProductsOfCodesAsTheyAreMatchTheReference) {
+  expect_right_as_codes(1, 128, {16});
+  expect_right_as_codes(3, 640, {40, 7, 129});
+  expect_right_as_codes(9, 2304, {33});
+  expect_right_as_codes(20, 1280, {48, 16});
+  expect_right_as_codes(40, 128 * 17, {130});
+  expect_right_as_codes(70, 128 * 66, {20});
+}
+
+TEST(LinearPlan, CodesAsTheyAreHaveRoomInEveryShape) {
+  for (const int row_tiles : {1, 2, 8, 12, 32, 256, 320})
+    for (const int units : {1, 3, 8, 32, 64, 130, 512})
+      for (const int64_t tokens : {1, 8, 9, 16, 17, 33, 64, 65, 256, 2048}) {
+        const stream::Plan p = stream::make_codes_plan(row_tiles, units, tokens);
+        EXPECT_TRUE(stream::can_multiply_codes(units));
+        EXPECT_LE(p.slices(), std::min(units, stream::kMaxSlices));
+        EXPECT_LE(stream::longest_slice(units, p.log2_slices), stream::kMostCodesUnits);
+        EXPECT_LE(p.shared_bytes, size_t{227 * 1024});
+        EXPECT_GE(p.stages, std::min(2, stream::longest_slice(units, p.log2_slices)));
+      }
+  EXPECT_FALSE(stream::can_multiply_codes(513));
 }
 
 TEST(LinearPlan, StreamsWithTheSameSlicesWhateverTheBatch) {

@@ -34,7 +34,8 @@ FATHOM_DEVICE void mma_e4m3(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, 
 
 /// By a warpgroup: d[64 x 8 kTiles] (+)= a[64 x 16] b. b is stored [n][k] in 128-byte swizzle (describe_matrix), and so
 /// is a [64][k], or warp w holds rows 16 w .. of it in registers as in mma_f16. Register 4 j + i of column tile j of d
-/// as in mma_bf16. Asynchronous: between multiply_begin and multiply_end.
+/// as in mma_bf16. Asynchronous: between multiply_begin and multiply_end. For e4m3, a is [64 x 32] and rows of 128
+/// bytes hold 128 codes; the hardware drops bits as in mma_e4m3.
 #ifdef FATHOM_GPU_EMULATOR
 inline uint32_t swizzled_pair(MatrixDescriptor m, int row, int k) {
   const auto address = reinterpret_cast<uintptr_t>(m.start + row / 8 * m.stride + row % 8 * 128) + 2 * k;
@@ -73,6 +74,23 @@ void multiply_64_rows_bf16(float (&d)[4 * kTiles], MatrixDescriptor a, MatrixDes
     for (int i = 0; i < 4; ++i) d[4 * j + i] = tile[i];
   }
 }
+/// The matrix that begins `bytes` behind another (a multiple of 16).
+inline MatrixDescriptor behind(MatrixDescriptor m, int bytes) {
+  return {m.start + bytes, m.leading, m.stride};
+}
+template <int kTiles>
+void multiply_64_rows_e4m3(float (&d)[4 * kTiles], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+  const int thread = thread_index() % kWarpgroup, row = thread / 32 * 16 + thread % 32 / 4, t = thread % 4;
+  const auto code = [](MatrixDescriptor m, int r, int k) {
+    return to_float(e4m3{static_cast<uint8_t>(swizzled_pair(m, r, k / 4 * 2) >> 8 * (k % 4))});
+  };
+  for (int i = 0; i < 4 * kTiles; ++i) {
+    const int r = row + i % 4 / 2 * 8, n = i / 4 * 8 + 2 * t + i % 2;
+    float sum = add ? d[i] : 0;
+    for (int k = 0; k < 32; ++k) sum += code(a, r, k) * code(b, n, k);
+    d[i] = sum;
+  }
+}
 inline void multiply_commit() {}
 template <int kPending>
 void multiply_wait() {}
@@ -91,6 +109,9 @@ FATHOM_DEVICE void leave_cluster() {
   __syncwarp();
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
 #endif
+}
+FATHOM_DEVICE MatrixDescriptor behind(MatrixDescriptor m, int bytes) {
+  return {m.bits + static_cast<uint64_t>(bytes >> 4)};
 }
 /// multiply_end in two steps: closes a group of products; waits until at most kPending groups are under way.
 FATHOM_DEVICE void multiply_commit() {
@@ -258,6 +279,40 @@ FATHOM_DEVICE void multiply_64_rows_bf16<8>(float (&d)[32], MatrixDescriptor a, 
         "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
         "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
         "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31])
+      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+#endif
+}
+template <int kTiles>
+FATHOM_DEVICE void multiply_64_rows_e4m3(float (&d)[4 * kTiles], MatrixDescriptor a, MatrixDescriptor b, bool add);
+template <>
+FATHOM_DEVICE void multiply_64_rows_e4m3<1>(float (&d)[4], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+#ifdef FATHOM_WGMMA
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %6, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k32.f32.e4m3.e4m3 {%0, %1, %2, %3}, %4, %5, p, 1, 1; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+#endif
+}
+template <>
+FATHOM_DEVICE void multiply_64_rows_e4m3<2>(float (&d)[8], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+#ifdef FATHOM_WGMMA
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %10, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n16k32.f32.e4m3.e4m3 {%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, p, 1, 1; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+      : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+#endif
+}
+template <>
+FATHOM_DEVICE void multiply_64_rows_e4m3<4>(float (&d)[16], MatrixDescriptor a, MatrixDescriptor b, bool add) {
+#ifdef FATHOM_WGMMA
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3 {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, "
+      "%13, %14, %15}, %16, %17, p, 1, 1; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
+        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
       : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
 #endif
 }

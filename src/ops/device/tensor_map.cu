@@ -30,7 +30,7 @@ TensorMap describe_planes(const Planes& p) {
   // The copy unit wants a distance between planes where there is one plane only, too.
   const int64_t plane = p.planes > 1 ? p.plane_stride : p.row_distance() * p.rows;
   const cuuint64_t stride[2] = {static_cast<cuuint64_t>(p.row_distance()), static_cast<cuuint64_t>(plane)};
-  const cuuint32_t box[3] = {kBoxBytes, kBoxRows, 1}, every[3] = {1, 1, 1};
+  const cuuint32_t box[3] = {kBoxBytes, static_cast<cuuint32_t>(p.box_rows), 1}, every[3] = {1, 1, 1};
   const CUresult code =
       encode(reinterpret_cast<CUtensorMap*>(&map), CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, const_cast<std::byte*>(p.base),
              size, stride, box, every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,

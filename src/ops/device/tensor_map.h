@@ -1,5 +1,5 @@
-// Rows in global memory as the copy unit of sm_90 knows them: boxes of 128 bytes x 16 rows of one plane come to shared
-// memory by one instruction (copy_box in gpu.cuh).
+// Rows in global memory as the copy unit of sm_90 knows them: boxes of 128 bytes x 16 rows (or as many as the
+// description says) of one plane come to shared memory by one instruction (copy_box in gpu.cuh).
 #pragma once
 
 #include <cstddef>
@@ -12,12 +12,13 @@ namespace fathom::ops::device {
 inline constexpr int kBoxBytes = 128, kBoxRows = 16;
 
 /// Planes of rows: [planes][rows][row_bytes]. Address and distances are multiples of 16 bytes.
-/// `row_stride`: from one row to the next; 0 where rows follow each other.
+/// `row_stride`: from one row to the next; 0 where rows follow each other. `box_rows`: at most 256, a multiple of 8.
 struct Planes {
   const std::byte* base;
   int64_t row_bytes, plane_stride;  // bytes of a row; from one plane to the next
   int32_t rows, planes;
   int64_t row_stride = 0;
+  int32_t box_rows = kBoxRows;
 
   FATHOM_HOST_DEVICE int64_t row_distance() const { return row_stride ? row_stride : row_bytes; }
 };

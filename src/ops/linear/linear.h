@@ -1,5 +1,5 @@
 // Matrix products y[T, N] = x[T, K] . w[N, K]^T of the three kinds the model has. Spec 2.0. Accumulation is fp32 or
-// better; a row of y depends on its row of x alone and has the same bits whatever T is.
+// better; a row of y depends on its row of x alone and has the same bits whatever T is (but for variants "..._fast").
 //   linear_fp8   block-scaled: sum over K blocks of 128 of (dot of codes) * (x_scale * w_scale), bf16 out
 //   linear_bf16  bf16 in and out; with factor != 1 the bf16 result is multiplied and rounded once more
 //   linear_f32   bf16 operands, fp32 out, no rounding in between (gate, compressor, head)

@@ -4,10 +4,12 @@
 //   sm89   fp8 tensor cores (on sm_90 the compiler makes fp16 products of them)
 //   sm90   warpgroup products of fp16 or bf16, blocks in clusters, starting while the previous kernel ends; fp8
 //          from 5 tokens on, and matrices of few rows, by the streaming kernel, which has the same bits
-// All give a row the same bits in every batch.
+//   sm90_fast  fp8 on sm_90: where "sm90" streams, products of codes as they are by the fp8 tensor cores
+// All but the last give a row the same bits in every batch.
 // Pointers of x and of weights, and their row strides, must be multiples of 16 bytes. "sm90" reads weights before the
 // previous kernel of the stream has ended: weights must not be written by it.
 #ifdef FATHOM_HAVE_CUDA
+#include "ops/linear/codes_params.h"
 #include "ops/linear/gemm_params.h"
 #include "ops/linear/stream_params.h"
 
@@ -73,6 +75,9 @@ bool can_stream(const LinearFp8Args& a) {
 /// In a step with fewer tokens the other kernel is faster (its small blocks leave more room to what runs beside them),
 /// but for matrices of few rows. Both add in the same order.
 constexpr int kFewestStreamed = 5, kFewTiles = 15;
+bool shall_stream(const LinearFp8Args& a, const stream::Work& work) {
+  return can_stream(a) && (work.params.tokens >= kFewestStreamed || work.row_tiles <= kFewTiles);
+}
 
 }  // namespace
 
@@ -107,10 +112,17 @@ void linear_fp8_sm90(const LinearFp8Args& a, const Launch& l) {
   if (work.params.tokens == 0 || work.row_tiles == 0) return;
   const stream::Plan plan =
       stream::make_plan(stream::Input::e4m3, work.row_tiles, work.params.units, work.params.tokens);
-  if (!can_stream(a) || (work.params.tokens < kFewestStreamed && work.row_tiles > kFewTiles))
-    return run(Math::e4m3_wide, a, l, plan.log2_slices);
+  if (!shall_stream(a, work)) return run(Math::e4m3_wide, a, l, plan.log2_slices);
   stream::set_plan(work.params, plan);
   stream::launch_linear(work.params, stream::describe_weights(work, device::describe_planes), plan, l.stream);
+}
+void linear_fp8_sm90_fast(const LinearFp8Args& a, const Launch& l) {
+  stream::Work work = stream::pack(a);
+  if (work.params.tokens == 0 || work.row_tiles == 0) return;
+  if (!shall_stream(a, work) || !stream::can_multiply_codes(work.params.units)) return linear_fp8_sm90(a, l);
+  const stream::Plan plan = stream::make_codes_plan(work.row_tiles, work.params.units, work.params.tokens);
+  stream::set_plan(work.params, plan);
+  stream::launch_codes(work.params, stream::describe_codes(work, plan, device::describe_planes), plan, l.stream);
 }
 void linear_bf16_sm80(const LinearBf16Args& a, const Launch& l) {
   run(Math::bf16, a, l);

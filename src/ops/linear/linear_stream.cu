@@ -19,7 +19,7 @@ void launch_linear(const Params& p, const Maps& maps, const Plan& plan, void* st
                       : plan.tiles == 2 ? linear_stream<2>
                       : plan.tiles == 4 ? linear_stream<4>
                                         : linear_stream<8>;
-  launch_tiles("linear_fp8", kernel, plan, stream, p, maps);
+  launch_tiles("linear_fp8", kernel, plan, threads(plan.tiles), stream, p, maps);
 }
 
 }  // namespace fathom::ops::stream

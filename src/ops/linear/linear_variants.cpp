@@ -11,6 +11,7 @@ bool linear_sm90_can_run(const Args& a, const DeviceInfo& d);
 void linear_fp8_sm80(const LinearFp8Args& a, const Launch& l);
 void linear_fp8_sm89(const LinearFp8Args& a, const Launch& l);
 void linear_fp8_sm90(const LinearFp8Args& a, const Launch& l);
+void linear_fp8_sm90_fast(const LinearFp8Args& a, const Launch& l);
 void linear_bf16_sm80(const LinearBf16Args& a, const Launch& l);
 void linear_bf16_sm90(const LinearBf16Args& a, const Launch& l);
 void linear_f32_sm80(const LinearF32Args& a, const Launch& l);
@@ -29,6 +30,7 @@ Variants<LinearFp8Args> linear_fp8_variants() {
       {"sm80", Backend::cuda, linear_sm80_can_run<LinearFp8Args>, nullptr, linear_fp8_sm80},
       {"sm89", Backend::cuda, linear_sm89_can_run, nullptr, linear_fp8_sm89},
       {"sm90", Backend::cuda, linear_sm90_can_run<LinearFp8Args>, nullptr, linear_fp8_sm90},
+      {"sm90_fast", Backend::cuda, linear_sm90_can_run<LinearFp8Args>, nullptr, linear_fp8_sm90_fast},
 #endif
   };
   return all;

@@ -316,12 +316,12 @@ FATHOM_DEVICE void produce(const Params& p, const Maps& maps, const Place& at, c
 
 /// Leaves a consumer warp's sums in shared memory: [token][row].
 template <int kTiles>
-FATHOM_DEVICE void put_sums(float* sums, const float (&total)[4 * kTiles], const Place& at) {
+FATHOM_DEVICE void put_sums(float* sums, const float (&total)[4 * kTiles], int warp, int lane) {
   // In a pair, the second slice follows the 64 rows of the first.
-  float* mine = sums + at.warp * kWarpRows + at.lane / 4;
+  float* mine = sums + warp * kWarpRows + lane / 4;
   FATHOM_UNROLL
   for (int j = 0; j < kTiles; ++j) {
-    float* to = mine + (8 * j + at.lane % 4 * 2) * kRowFloats;
+    float* to = mine + (8 * j + lane % 4 * 2) * kRowFloats;
     to[0] = total[4 * j], to[kRowFloats] = total[4 * j + 1];
     to[8] = total[4 * j + 2], to[kRowFloats + 8] = total[4 * j + 3];
   }
@@ -329,8 +329,8 @@ FATHOM_DEVICE void put_sums(float* sums, const float (&total)[4 * kTiles], const
 
 /// Sends the other blocks of the cluster their share of the tokens, and waits for those that they send:
 /// [block][token][row], where this block's own place stays empty.
-template <Input kInput, int kTiles>
-FATHOM_DEVICE float* exchange_sums(const Place& at, const Staging<kInput, kTiles>& shared, int log2_cluster) {
+template <typename Shared>
+FATHOM_DEVICE float* exchange_sums(const Place& at, const Shared& shared, int log2_cluster) {
   const int cluster = 1 << log2_cluster, rank = device::block_x(), thread = device::thread_index();
   constexpr int kRow = kRowFloats * sizeof(float);
   const auto first = [&](int block) { return at.tokens * block >> log2_cluster; };
@@ -352,19 +352,18 @@ FATHOM_DEVICE float* exchange_sums(const Place& at, const Staging<kInput, kTiles
 
 /// Adds the slices in order and calls `store(token, row, sums)` for four rows of the tile a lane, warp by warp one
 /// token. Each block of the cluster has its share of the tokens.
-template <Input kInput, int kTiles, typename Store>
-FATHOM_DEVICE void add_slices(const Params& p, const Place& at, const Staging<kInput, kTiles>& shared,
-                              const Store& store) {
+template <int kWarps, typename Shared, typename Store>
+FATHOM_DEVICE void add_slices(const Params& p, const Place& at, const Shared& shared, const Store& store) {
   const int log2_cluster = p.log2_slices - (p.paired ? 1 : 0), cluster = 1 << log2_cluster, rank = device::block_x();
   const float *own = shared.sums(), *others = own;
   if (cluster > 1)
-    others = exchange_sums<kInput, kTiles>(at, shared, log2_cluster);
+    others = exchange_sums(at, shared, log2_cluster);
   else
     device::sync_block();
   const int first = at.tokens * rank >> log2_cluster, count = (at.tokens * (rank + 1) >> log2_cluster) - first;
   const int row = at.lane * 4;
   FATHOM_UNROLL_1
-  for (int i = at.warp; i < count; i += threads(kTiles) / 32) {
+  for (int i = at.warp; i < count; i += kWarps) {
     float sum[4] = {};
     FATHOM_UNROLL
     for (int s = 0; s < kMaxSlices; ++s) {
@@ -419,14 +418,14 @@ FATHOM_DEVICE void multiply_tile(const Params& p, const Maps& maps, const Place&
     consume<kInput, kTiles>(p, at, slice, shared, ring, total);
     device::sync_block();  // rings and x have been read
     if (!alone) device::arrive_cluster_relaxed();
-    put_sums<kTiles>(shared.sums(), total, at);
+    put_sums<kTiles>(shared.sums(), total, at.warp, at.lane);
   } else {
     if constexpr (kShift) device::give_registers<48>();
     produce<kInput, kTiles>(p, maps, at, shared);
     device::sync_block();
     if (!alone) device::arrive_cluster_relaxed();
   }
-  add_slices<kInput, kTiles>(p, at, shared, store);
+  add_slices<threads(kTiles) / 32>(p, at, shared, store);
 }
 
 /// y as bf16.

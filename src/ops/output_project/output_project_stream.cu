@@ -21,7 +21,7 @@ void launch_stream(const stream::Params& p, const stream::Maps& maps, const Resu
                       : plan.tiles == 2 ? project_stream<2>
                       : plan.tiles == 4 ? project_stream<4>
                                         : project_stream<8>;
-  stream::launch_tiles("output_project", kernel, plan, stream, p, maps, to);
+  stream::launch_tiles("output_project", kernel, plan, stream::threads(plan.tiles), stream, p, maps, to);
 }
 
 }  // namespace fathom::ops::output_projection
