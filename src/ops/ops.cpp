@@ -64,6 +64,7 @@ OpTable op_table(std::string_view name, const DeviceInfo& device, bool fast) {
   const auto with_products = [&](OpTable t, std::string_view products) {
     t.input_products = find_variant(input_products_variants(), products);
     t.query_products = find_variant(query_products_variants(), names.front());
+    t.output_products = find_variant(output_products_variants(), products);
     return t;
   };
   if (!fast) return with_products(pick_all(names, {"exact"}, names), names.front());

@@ -50,6 +50,7 @@ struct OpTable {
   const Variant<CompressBothArgs>* compress_both = nullptr;
   const Variant<InputProductsArgs>* input_products = nullptr;
   const Variant<QueryProductsArgs>* query_products = nullptr;
+  const Variant<OutputProductsArgs>* output_products = nullptr;
 
   bool operator==(const OpTable&) const = default;
 };

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <random>
 
 #include "lab/check.h"
 #include "ops/gpu_emulator.h"
@@ -111,14 +112,22 @@ TEST(SmallOpsEmulated, MarkovAddsToLogits) {
 }
 
 template <int kMixes>
+void emulate_partial(const mix::Params& p, int64_t tokens) {
+  grid(p.slices, groups(tokens, p.block_tokens), 32 * static_cast<int>(std::min<int64_t>(tokens, mix::kPartialWarps)),
+       0, [&](std::byte*) { mix::partial_block<kMixes>(p); });
+}
+
+template <int kMixes>
 void emulate_mix(mix::Params p, int64_t tokens) {
   const int64_t d = p.streams.size[2];
   p.slices = groups(d, mix::kSliceChannels), p.tokens = static_cast<int32_t>(tokens);
   p.block_tokens = mix::block_tokens(tokens);
   std::vector<float> partial(static_cast<size_t>(tokens * p.slices * mix::kPitch<kMixes>), NAN);
   p.partial = partial.data();
-  grid(p.slices, groups(tokens, p.block_tokens), 32 * static_cast<int>(std::min<int64_t>(tokens, mix::kPartialWarps)),
-       0, [&](std::byte*) { mix::partial_block<kMixes>(p); });
+  if (kMixes != mix::kGates && p.fn.data && tokens <= mix::kFewTokens)
+    grid(p.slices, tokens, 32 * mix::kFewWarps, 0, [&](std::byte*) { mix::few_partial_block(p); });
+  else
+    emulate_partial<kMixes>(p, tokens);
   if (!p.fn.data) return;
   const auto finish = [&](std::byte* shared) {
     if (d <= 8 * mix::kFinishThreads)
@@ -132,6 +141,41 @@ void emulate_mix(mix::Params p, int64_t tokens) {
 TEST(SmallOpsEmulated, ResidualMixEndsAndBeginsHalves) {
   check<ResidualMixArgs>("residual_mix", 8,
                          [](const ResidualMixArgs& a) { emulate_mix<kMixes>(mix::params(a), a.streams.size[0]); });
+}
+
+TEST(SmallOpsEmulated, PartialSumsOfFewTokensHaveTheBitsOfThoseOfMany) {
+  constexpr int64_t kTokens = 3, kWidth = 256, kSlices = kWidth / mix::kSliceChannels;
+  std::mt19937 random(5);
+  std::normal_distribution<float> normal;
+  const auto numbers = [&](int64_t n) {
+    std::vector<device::Float4> v(static_cast<size_t>(n / 4));
+    for (auto& e : v) e = {normal(random), normal(random), normal(random), normal(random)};
+    return v;
+  };
+  std::vector<bf16> streams, y;
+  for (int64_t i = 0; i < kTokens * kStreams * kWidth; ++i) streams.push_back(to_bf16(normal(random)));
+  for (int64_t i = 0; i < kTokens * kWidth; ++i) y.push_back(to_bf16(normal(random)));
+  const auto post = numbers(kTokens * kStreams), comb = numbers(kTokens * 16), fn = numbers(kMixes * kStreams * kWidth);
+  for (const bool ends : {true, false}) {
+    std::vector<float> partial[2];
+    std::vector<bf16> now[2] = {streams, streams};
+    for (int few = 0; few < 2; ++few) {
+      mix::Params p;
+      p.streams = View<bf16, 3>(now[few].data(), kTokens, int64_t{kStreams}, kWidth);
+      if (ends) p.y = View<const bf16, 2>(y.data(), kTokens, kWidth);
+      p.post = &post[0].x, p.comb = &comb[0].x, p.post_stride = kStreams, p.comb_stride = 16;
+      p.fn = View<const float, 2>(&fn[0].x, int64_t{kMixes}, kStreams * kWidth);
+      p.tokens = kTokens, p.slices = kSlices, p.block_tokens = mix::block_tokens(kTokens);
+      partial[few].assign(static_cast<size_t>(kTokens * kSlices * mix::kPitch<kMixes>), 0);
+      p.partial = partial[few].data();
+      if (few)
+        grid(kSlices, kTokens, 32 * mix::kFewWarps, 0, [&](std::byte*) { mix::few_partial_block(p); });
+      else
+        emulate_partial<kMixes>(p, kTokens);
+    }
+    EXPECT_EQ(std::memcmp(now[0].data(), now[1].data(), now[0].size() * sizeof(bf16)), 0);
+    EXPECT_EQ(std::memcmp(partial[0].data(), partial[1].data(), partial[0].size() * sizeof(float)), 0);
+  }
 }
 
 TEST(SmallOpsEmulated, HeadMixesTheWantedRows) {

@@ -2,16 +2,21 @@
 #define FATHOM_GPU_EMULATOR
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <random>
 
 #include "lab/check.h"
 #include "ops/gpu_emulator.h"
 #include "ops/linear/stream_kernel.cuh"
+#include "ops/together/outputs_kernel.cuh"
 #include "ops/together/products_kernel.cuh"
 #include "ops/together/queries_kernel.cuh"
 
 namespace fathom::ops {
+
+void output_project_ref(const OutputProjectArgs& a, const Launch&);
+void linear_fp8_ref(const LinearFp8Args& a, const Launch&);
 
 namespace {
 
@@ -202,6 +207,100 @@ together::Products flash(int64_t tokens, bool ratio4, bool exact, const DeviceIn
   static const bf16 weight{};
   if (ratio4) a.weights.w = View<const bf16, 2>(&weight, 64, 4096), a.weights.y = View<bf16, 2>(nullptr, tokens, 64);
   return together::lay_out(a, device, exact);
+}
+
+/// wo_a and wo_b of random heads; outputs begin as NaN.
+struct OutputProblem {
+  int64_t tokens, groups, rank, heads, out;  // heads: of a group
+  std::vector<bf16> o, z, y;
+  std::vector<e4m3> wo_a, wo_b, z_codes;
+  std::vector<e8m0> a_scale, b_scale, z_scale;
+
+  OutputProblem(int64_t t, int64_t g, int64_t r, int64_t h, int64_t n)
+      : tokens(t), groups(g), rank(r), heads(h), out(n) {
+    std::mt19937 random(static_cast<unsigned>(t + r + n));
+    std::normal_distribution<float> normal;
+    const int64_t rows = g * r, columns = h * 512;
+    for (int64_t i = 0; i < t * g * columns; ++i) o.push_back(to_bf16(normal(random) * (i % 512 < 128 ? 1e-3f : 3)));
+    for (int64_t i = 0; i < rows * columns; ++i) wo_a.push_back(to_e4m3(normal(random) * 20));
+    for (int64_t i = 0; i < n * rows; ++i) wo_b.push_back(to_e4m3(normal(random) * 20));
+    const auto scales = [&](auto& v, int64_t r2, int64_t c) {
+      for (int64_t i = 0; i < (r2 + 127) / 128 * (c / 128); ++i)
+        v.push_back({static_cast<uint8_t>(115 + random() % 4)});
+    };
+    scales(a_scale, rows, columns), scales(b_scale, n, rows);
+    z.resize(static_cast<size_t>(t * rows), bf16{0x7FFF}), y.resize(static_cast<size_t>(t * n), bf16{0x7FFF});
+    z_codes.resize(z.size()), z_scale.resize(z.size() / 128);
+  }
+  OutputProductsArgs args() {
+    const int64_t rows = groups * rank, columns = heads * 512;
+    OutputProductsArgs a;
+    a.heads.o = View<const bf16, 3>(o.data(), tokens, groups * heads, int64_t{512});
+    a.heads.groups = static_cast<int32_t>(groups);
+    a.heads.wo_a = {View<const e4m3, 2>(wo_a.data(), rows, columns),
+                    View<const e8m0, 2>(a_scale.data(), (rows + 127) / 128, columns / 128)};
+    a.heads.z = View<bf16, 2>(z.data(), tokens, rows), a.heads.z_codes = View<e4m3, 2>(z_codes.data(), tokens, rows);
+    a.heads.z_scale = View<e8m0, 2>(z_scale.data(), tokens, rows / 128);
+    a.wo_b = {View<const e4m3, 2>(wo_b.data(), out, rows),
+              View<const e8m0, 2>(b_scale.data(), (out + 127) / 128, rows / 128)};
+    a.y = View<bf16, 2>(y.data(), tokens, out);
+    return a;
+  }
+};
+
+double root_mean_square(const std::vector<bf16>& v) {
+  double sum = 0;
+  for (const bf16 x : v) sum += double{to_float(x)} * double{to_float(x)};
+  return std::sqrt(sum / static_cast<double>(v.size()));
+}
+
+TEST(TogetherEmulated, OutputProductsInOneLaunchMatchTheReference) {
+  const OutputProblem problems[] = {{1, 2, 512, 2, 128}, {3, 2, 512, 2, 256}, {2, 3, 512, 3, 192}, {1, 2, 512, 4, 512}};
+  moe::Gate gate;  // goes on from launch to launch
+  for (const OutputProblem& problem : problems) {
+    OutputProblem want = problem, got = problem;
+    const OutputProductsArgs a = want.args();
+    output_project_ref(a.heads, {});
+    LinearFp8Args second;
+    second.x = View<const e4m3, 2>(a.heads.z_codes), second.x_scale = View<const e8m0, 2>(a.heads.z_scale);
+    second.part[second.parts++] = {a.wo_b, a.y};
+    linear_fp8_ref(second, {});
+
+    together::OutputParams p = together::lay_out(got.args(), kHopper);
+    ASSERT_TRUE(p.fits);
+    p.gate = &gate;
+    const together::OutputMaps maps = together::describe_outputs(p, device::emulated_map);
+    device::emulator::run_grid(p.blocks, 1, 1, 32 * together::kOutputWarps, static_cast<size_t>(p.layout.bytes), false,
+                               3, [&](std::byte* shared) { together::outputs_block(p, maps, shared); });
+    const double z = root_mean_square(want.z), y = root_mean_square(want.y);
+    for (size_t i = 0; i < want.z.size(); ++i)
+      ASSERT_NEAR(to_float(got.z[i]), to_float(want.z[i]), 0.004 * (std::fabs(to_float(want.z[i])) + 0.01 * z)) << i;
+    for (size_t i = 0; i < want.y.size(); ++i)
+      ASSERT_NEAR(to_float(got.y[i]), to_float(want.y[i]), 0.004 * std::fabs(to_float(want.y[i])) + 0.005 * y) << i;
+  }
+}
+
+TEST(TogetherPlan, OutputProductsRunWhereTheirBlocksAreThereAtOnce) {
+  const auto fits = [](int64_t tokens, int64_t groups, int64_t out, int sms = 132) {
+    OutputProductsArgs a;
+    const int64_t rows = groups * 1024;
+    a.heads.groups = static_cast<int32_t>(groups);
+    a.heads.o = View<const bf16, 3>(nullptr, tokens, groups * 8, int64_t{512});
+    a.heads.wo_a.codes = View<const e4m3, 2>(nullptr, rows, int64_t{4096});
+    a.heads.wo_a.scale = View<const e8m0, 2>(nullptr, rows / 128, int64_t{32});
+    a.heads.z = View<bf16, 2>(nullptr, tokens, rows), a.wo_b.codes = View<const e4m3, 2>(nullptr, out, rows);
+    a.wo_b.scale = View<const e8m0, 2>(nullptr, out / 128, rows / 128);
+    DeviceInfo device = kHopper;
+    device.sm_count = sms;
+    const together::OutputParams p = together::lay_out(a, device);
+    EXPECT_TRUE(!p.fits || (p.layout.stages >= 2 && p.layout.bytes <= moe::kFewShared));
+    return p.fits;
+  };
+  for (const int64_t tokens : {1, 2, 3, 4}) EXPECT_TRUE(fits(tokens, 8, 4096)) << tokens;
+  EXPECT_TRUE(fits(1, 4, 4096));  // of two ranks
+  EXPECT_FALSE(fits(5, 8, 4096));
+  EXPECT_FALSE(fits(1, 8, 4096, 114));
+  EXPECT_FALSE(fits(1, 8, 7168));
 }
 
 TEST(TogetherPlan, AllProductsHaveAPlaceAtOnceOrRunAlone) {

@@ -1,3 +1,5 @@
+// The variants of experts. The workspace of those on a GPU must be zeroed once and then belong to this op and one
+// stream.
 #include "ops/experts/experts.h"
 
 namespace fathom::ops {

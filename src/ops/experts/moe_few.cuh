@@ -91,13 +91,9 @@ FATHOM_DEVICE void few_hidden(const Params& p, const Meeting& m, const FewTask& 
   }
 }
 
-/// The shared expert's task of a warp of up: product, meeting and, for one warp, the hidden rows.
-FATHOM_DEVICE void up_shared(const Params& p, FewRing& ring, const UpTasks& tasks, const Meeting& m, uint32_t scales,
-                             const std::byte* rows, int lane) {
-  const FewTask t = tasks.get(0);
-  const int column = lane / 4 < p.tokens ? lane / 4 : p.tokens - 1;
-  float sum[4];
-  shared_product(sum, ring, tasks, t, scales, rows + column * p.few_up.row_pitch, lane);
+/// What follows the product of the shared expert's task of a warp of up: the meeting and, for one warp, hidden rows.
+FATHOM_DEVICE void end_shared(const Params& p, const UpTasks& tasks, const Meeting& m, const FewTask& t,
+                              const float (&sum)[4], int lane) {
   m.put(sum, 0, t.slice, t.part, p.tokens, lane);
   m.arrive(0, lane);
   if (t.slice != 0 || t.part != 0) return;
@@ -105,14 +101,10 @@ FATHOM_DEVICE void up_shared(const Params& p, FewRing& ring, const UpTasks& task
   few_hidden(p, m, t, tasks.row, 0, lane);
 }
 
-/// Task n of a warp of up, of a routed expert, the same.
-FATHOM_DEVICE void up_routed(const Params& p, FewRing& ring, const UpTasks& tasks, const Meeting& m, int n,
-                             const std::byte* rows, int lane) {
-  const FewTask t = tasks.get(n);
-  const int tokens = few_tokens(p, t), round = n - tasks.of_shared;
-  const int slot = few_slot(p, t, lane / 4 < tokens ? lane / 4 : tokens - 1);
-  float sum[2][4];
-  routed_product(sum, ring, tasks, t, rows + slot / p.choices * p.few_up.row_pitch, lane);
+/// The same for task number `round` of a routed expert.
+FATHOM_DEVICE void end_routed(const Params& p, const UpTasks& tasks, const Meeting& m, const FewTask& t, int round,
+                              const float (&sum)[2][4], int lane) {
+  const int tokens = few_tokens(p, t);
   if (round >= 2) device::await(m.free + (round & 1), round / 2 - 1);
   FATHOM_UNROLL
   for (int i = 0; i < 2; ++i) m.put(sum[i], round, t.slice, i, tokens, lane);
@@ -122,6 +114,25 @@ FATHOM_DEVICE void up_routed(const Params& p, FewRing& ring, const UpTasks& task
   few_hidden(p, m, t, tasks.row, round, lane);
   device::sync_warp();
   if (lane == 0) device::arrive(m.free + (round & 1));
+}
+
+/// Tasks of a warp of up: product, meeting, hidden rows.
+FATHOM_DEVICE void up_shared(const Params& p, FewRing& ring, const UpTasks& tasks, const Meeting& m, uint32_t scales,
+                             const std::byte* rows, int lane) {
+  const FewTask t = tasks.get(0);
+  const int column = lane / 4 < p.tokens ? lane / 4 : p.tokens - 1;
+  float sum[4];
+  shared_product(sum, ring, tasks, t, scales, rows + column * p.few_up.row_pitch, lane);
+  end_shared(p, tasks, m, t, sum, lane);
+}
+FATHOM_DEVICE void up_routed(const Params& p, FewRing& ring, const UpTasks& tasks, const Meeting& m, int n,
+                             const std::byte* rows, int lane) {
+  const FewTask t = tasks.get(n);
+  const int tokens = few_tokens(p, t);
+  const int slot = few_slot(p, t, lane / 4 < tokens ? lane / 4 : tokens - 1);
+  float sum[2][4];
+  routed_product(sum, ring, tasks, t, rows + slot / p.choices * p.few_up.row_pitch, lane);
+  end_routed(p, tasks, m, t, n - tasks.of_shared, sum, lane);
 }
 
 /// Grid: I / 16 times the shares.
@@ -134,7 +145,7 @@ FATHOM_DEVICE void few_up(const Params& p, const Maps& maps, std::byte* shared) 
   if (device::warp_index() % kMaxSlices == 0 && lane == 0) of_group.init(of_group.slices);
   if (device::thread_index() == 0) of_shared.init(2 * of_group.slices);
   ring.fill(tasks);  // of the shared expert
-  const uint32_t scales = shared_scales(tasks, lane);
+  const uint32_t scales = shared_scales(tasks, 0, lane);
   if (!p.x_is_old) device::wait_for_previous_kernel();
   stage_x(p, rows);
   device::sync_block();
@@ -207,14 +218,28 @@ FATHOM_DEVICE void few_sum(const Params& p, uint32_t live, const float* sums) {
   }
 }
 
+/// Keeps the sums of a task of down where few_sum() looks for them.
+FATHOM_DEVICE void keep_down(const Params& p, const FewTask& t, int tokens, const float (&sum)[2][4], float* sums,
+                             int lane) {
+  constexpr int kRows = 2 * kGroupRows;
+  const auto keep = [&](const float(&s)[4], int part) {
+    for_few_sums(s, tokens, lane, [&](int i, int row, float v) {
+      const int place = (few_slot(p, t, i) << p.log2_down_slices) + t.slice;
+      sums[place * kRows + part * kGroupRows + row] = v;
+    });
+  };
+  keep(sum[0], t.expert < 0 ? t.part : 0);
+  if (t.expert >= 0) keep(sum[1], 1);
+}
+
 /// Grid: rows of d / 32.
 FATHOM_DEVICE void few_down(const Params& p, const Maps& maps, std::byte* shared) {
-  constexpr int kRows = 2 * kGroupRows;
   const int lane = device::lane_index();
   FewRing ring(p.few_down, shared, lane);
-  const DownTasks tasks(p, maps);  // the choice is older than up
+  DownTasks tasks(p, maps);
+  tasks.set_tiles(find_tiles(p));  // the choice is older than up
   ring.fill(tasks);
-  const uint32_t scales = shared_scales(tasks, lane);
+  const uint32_t scales = shared_scales(tasks, 0, lane);
   std::byte* rows = shared + p.few_down.rows;
   auto* sums = reinterpret_cast<float*>(shared + p.few_down.sums);
   device::wait_for_previous_kernel();  // the hidden rows
@@ -226,20 +251,12 @@ FATHOM_DEVICE void few_down(const Params& p, const Maps& maps, std::byte* shared
     const FewTask t = tasks.get(n);
     const int tokens = few_tokens(p, t), column = lane / 4 < tokens ? lane / 4 : tokens - 1;
     const std::byte* x = rows + few_slot(p, t, column) * p.few_down.row_pitch;
-    const auto keep = [&](const float(&sum)[4], int part) {
-      for_few_sums(sum, tokens, lane, [&](int i, int row, float v) {
-        const int place = (few_slot(p, t, i) << p.log2_down_slices) + t.slice;
-        sums[place * kRows + part * kGroupRows + row] = v;
-      });
-    };
     float sum[2][4];
-    if (t.expert < 0) {
+    if (t.expert < 0)
       shared_product(sum[0], ring, tasks, t, scales, x, lane);
-      keep(sum[0], t.part);
-    } else {
+    else
       routed_product(sum, ring, tasks, t, x, lane);
-      keep(sum[0], 0), keep(sum[1], 1);
-    }
+    keep_down(p, t, tokens, sum, sums, lane);
   }
   device::sync_block();
   few_sum(p, tasks.tiles.live, sums);

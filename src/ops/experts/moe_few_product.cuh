@@ -47,6 +47,7 @@ struct FewTask {
   int expert;      // -1: the shared one
   uint32_t slots;  // of a routed expert
   int slice, part;
+  bool down = false;
 };
 
 /// Column i of the tensor core tile, as a slot.
@@ -99,34 +100,37 @@ struct UpTasks {
     return t.expert < 0 ? t.part ? &maps.s3 : &maps.s1 : m ? &maps.w3 : &maps.w1;
   }
   FATHOM_DEVICE int row_of(const FewTask&, int) const { return row; }
-  FATHOM_DEVICE int log2_slices() const { return p.log2_up_slices; }
+  FATHOM_DEVICE int log2_slices(const FewTask&) const { return p.log2_up_slices; }
 };
 
 /// The tasks of a warp of down: those of the shared expert first.
 struct DownTasks {
   const Params& p;
   const Maps& maps;
-  int warp, row, of_shared, count;
+  int warp, row, of_shared, count = 0;
   FewTiles tiles;
 
   FATHOM_DEVICE DownTasks(const Params& params, const Maps& m) : p(params), maps(m) {
     warp = device::uniform(device::warp_index()), row = device::block_x() * (2 * kGroupRows);
     of_shared = p.shared_tiles > 0 ? 2 << p.log2_down_slices : 0;
-    tiles = find_tiles(p);
+  }
+  FATHOM_DEVICE void set_tiles(const FewTiles& found) {
+    tiles = found;
+    if (row >= p.d) return;
     const int rest = of_shared + (tiles.count << p.log2_down_slices) - warp;
     count = rest > 0 ? (rest + p.few_down.warps - 1) / p.few_down.warps : 0;
   }
   FATHOM_DEVICE FewTask get(int n) const {
     const int i = warp + n * p.few_down.warps - of_shared, slices = 1 << p.log2_down_slices;
-    if (i < 0) return {-1, 0, (i + of_shared) % slices, (i + of_shared) / slices};
+    if (i < 0) return {-1, 0, (i + of_shared) % slices, (i + of_shared) / slices, true};
     const int tile = i >> p.log2_down_slices;
     const auto slots = shuffle_word(tiles.slots, tile);
-    return {device::shuffle_int(tiles.expert, tile), slots, i % slices, 0};
+    return {device::shuffle_int(tiles.expert, tile), slots, i % slices, 0, true};
   }
   FATHOM_DEVICE const Weight& weight(const FewTask& t, int) const { return t.expert < 0 ? p.s2 : p.w2; }
   FATHOM_DEVICE const TensorMap* map(const FewTask& t, int) const { return t.expert < 0 ? &maps.s2 : &maps.w2; }
   FATHOM_DEVICE int row_of(const FewTask& t, int m) const { return row + (t.expert < 0 ? t.part : m) * kGroupRows; }
-  FATHOM_DEVICE int log2_slices() const { return p.log2_down_slices; }
+  FATHOM_DEVICE int log2_slices(const FewTask&) const { return p.log2_down_slices; }
 };
 
 /// Where a task's columns begin, in blocks of 128, and how many units it has.
@@ -167,7 +171,7 @@ struct FewRing {
   template <typename Tasks>
   FATHOM_DEVICE void enter(const Tasks& tasks) {
     const FewTask t = tasks.get(task++);
-    const FewSlice s = slice_of(tasks.weight(t, 0), t, tasks.log2_slices());
+    const FewSlice s = slice_of(tasks.weight(t, 0), t, tasks.log2_slices(t));
     FATHOM_UNROLL
     for (int m = 0; m < 2; ++m) {
       const Weight& w = tasks.weight(t, m);
@@ -242,14 +246,14 @@ struct FewRing {
   }
 };
 
-/// Scales of the first task where it is one of the shared expert: lane n holds that of block n.
+/// Scales of task n where it is one of the shared expert: lane b holds that of block b.
 template <typename Tasks>
-FATHOM_DEVICE uint32_t shared_scales(const Tasks& tasks, int lane) {
-  if (tasks.count == 0) return 0;
-  const FewTask t = tasks.get(0);
+FATHOM_DEVICE uint32_t shared_scales(const Tasks& tasks, int n, int lane) {
+  if (n >= tasks.count) return 0;
+  const FewTask t = tasks.get(n);
   if (t.expert >= 0) return 0;
   const Weight& w = tasks.weight(t, 0);
-  const FewSlice s = slice_of(w, t, tasks.log2_slices());
+  const FewSlice s = slice_of(w, t, tasks.log2_slices(t));
   return lane < s.units / 2 ? w.scale[tasks.row_of(t, 0) / kBlock * w.scale_row + s.first + lane] : 0;
 }
 
@@ -258,7 +262,7 @@ template <typename Tasks>
 FATHOM_DEVICE void shared_product(float (&sum)[4], FewRing& ring, const Tasks& tasks, const FewTask& t, uint32_t scales,
                                   const std::byte* x, int lane) {
   constexpr ExpertFormat kFormat = ExpertFormat::fp8;
-  const FewSlice s = slice_of(tasks.weight(t, 0), t, tasks.log2_slices());
+  const FewSlice s = slice_of(tasks.weight(t, 0), t, tasks.log2_slices(t));
   x += s.first * kBlockBytes;
   sum[0] = sum[1] = sum[2] = sum[3] = 0;
   FATHOM_UNROLL_1
@@ -288,7 +292,7 @@ template <typename Tasks>
 FATHOM_DEVICE void routed_product(float (&sum)[2][4], FewRing& ring, const Tasks& tasks, const FewTask& t,
                                   const std::byte* x, int lane) {
   constexpr ExpertFormat kFormat = ExpertFormat::mxfp4;
-  const FewSlice s = slice_of(tasks.weight(t, 0), t, tasks.log2_slices());
+  const FewSlice s = slice_of(tasks.weight(t, 0), t, tasks.log2_slices(t));
   x += s.first * kBlockBytes;
   FATHOM_UNROLL
   for (int i = 0; i < 8; ++i) sum[i / 4][i % 4] = 0;

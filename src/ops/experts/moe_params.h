@@ -4,7 +4,7 @@
 // to bf16. *Up* multiplies a tile by rows of w1 and the same rows of w3, down to the hidden row; the block that
 // completes 128 channels of a tile quantises them. *Down* multiplies by w2; the block that completes some columns of y
 // sums the experts of every token. Tiles are counted on the device; grids come from the largest possible number. Few
-// tokens on sm_90 take two launches (moe_few.cuh).
+// tokens on sm_90 take two launches (moe_few.cuh) or one (moe_few_both.cuh).
 //
 // Columns of a row go in blocks of 128 and the blocks into `slices`, a power of two that depends on the widths alone:
 // a slice is summed by one warp, block after block, and slices are added in order. So a token has the same bits
@@ -69,6 +69,11 @@ struct FewLayout {
   int32_t row_pitch = 0, bytes = 0;
 };
 
+/// Where the blocks of one launch for both products meet. Zero before its first use.
+struct Gate {
+  uint32_t arrived = 0, before = 0;  // blocks so far, and before this launch
+};
+
 struct Plan {
   int tiles = 1;  // of 8 tokens: 1, 2, and 8 (6 for nvfp4, whose scales take registers)
   int log2_up_slices = 0, log2_down_slices = 0;
@@ -80,6 +85,7 @@ struct Plan {
   bool few = false;       // two launches, of moe_few.cuh, with as many blocks as up_blocks and down_blocks
   FewLayout few_up, few_down;
   int few_shares = 1;  // of few_up: blocks that have the same rows of different tiles
+  bool both = false;   // in one launch (moe_few_both.cuh), with the rings of few_up
 
   int tile_tokens() const { return stream_blocks > 0 ? 8 : 8 * tiles; }
   int shared_tokens() const { return 8 * tiles; }  // of the shared expert
@@ -108,7 +114,9 @@ struct Params {
   bool groups = false;  // sums of 32 columns are scaled (moe_groups.cuh); activations lie in the order of columns
   int32_t log2_up_slices = 0, log2_down_slices = 0, log2_up_sets = 0, log2_down_sets = 0;
 
-  // Workspace. A slot is token * choices + choice, and tokens * choices + token for the shared expert.
+  // Workspace; the gate, at one place for all shapes, must be zeroed once. A slot is token * choices + choice, and
+  // tokens * choices + token for the shared expert.
+  Gate* gate = nullptr;
   Tile* tile = nullptr;  // [most_tiles - shared_tiles] of routed experts, ascending
   uint32_t* tile_count = nullptr;
   int32_t* sorted = nullptr;  // [tokens * choices] slots by expert

@@ -24,42 +24,66 @@ size_t shared_bytes(int warps, int tiles) {
   return std::max<size_t>(sums, tiles > 2 ? kRingBytes : uses_ring(tiles) ? warps * kWeightRing : 0);
 }
 
+inline constexpr int64_t kFewWarpStage = kFewStage + kFewScaleBytes + 8, kFewMeeting = 4 * 8;  // bytes
+
+/// `l` with rings of `stages` stages, `groups` barriers of groups of warps and `rows` bytes of activations.
+void place_few(FewLayout& l, int warps, int64_t stages, int64_t groups, int64_t rows, int64_t sums) {
+  l.warps = warps, l.stages = static_cast<int32_t>(std::min<int64_t>(kFewMostStages, stages));
+  l.scales = l.stages * warps * kFewStage;
+  l.barriers = l.scales + l.stages * warps * kFewScaleBytes;
+  l.meeting = l.barriers + l.stages * warps * 8;
+  l.rows = static_cast<int32_t>(l.meeting + groups * kFewMeeting);
+  l.sums = static_cast<int32_t>(l.rows + rows);
+  l.bytes = static_cast<int32_t>(l.sums + sums * 4);
+}
+
 /// `rows` of activations of `width` columns; `sums` in fp32 of a block, and of each four warps and the shared expert.
 /// Takes the most warps, at most `most_warps`, whose rings have two stages, and then the most stages.
 FewLayout few_layout(int64_t rows, int64_t width, int64_t sums, int64_t sums_of_four, int most_warps) {
-  constexpr int64_t kWarpStage = kFewStage + kFewScaleBytes + 8, kMeeting = 4 * 8;
   FewLayout l;
   l.row_pitch = static_cast<int32_t>(2 * width + 64);  // neighbouring rows meet in no bank
   for (int warps = most_warps; warps >= 2 * kMaxSlices; warps -= kMaxSlices) {
     const int64_t groups = warps / kMaxSlices + 1, all_sums = sums + groups * sums_of_four;
-    const int64_t fixed = rows * l.row_pitch + all_sums * 4 + groups * kMeeting;
-    const int64_t stages = fixed < kFewShared ? (kFewShared - fixed) / (warps * kWarpStage) : 0;
+    const int64_t fixed = rows * l.row_pitch + all_sums * 4 + groups * kFewMeeting;
+    const int64_t stages = fixed < kFewShared ? (kFewShared - fixed) / (warps * kFewWarpStage) : 0;
     if (stages < 2) continue;
-    l.warps = warps, l.stages = static_cast<int32_t>(std::min<int64_t>(kFewMostStages, stages));
-    l.scales = l.stages * warps * kFewStage;
-    l.barriers = l.scales + l.stages * warps * kFewScaleBytes;
-    l.meeting = l.barriers + l.stages * warps * 8;
-    l.rows = static_cast<int32_t>(l.meeting + groups * kMeeting);
-    l.sums = static_cast<int32_t>(l.rows + rows * l.row_pitch);
-    l.bytes = static_cast<int32_t>(l.sums + all_sums * 4);
+    place_few(l, warps, stages, groups, rows * l.row_pitch, all_sums);
     break;
   }
   return l;
+}
+
+/// One launch for both products where the rings have place beside the rows of either.
+void plan_both(Plan& p, int64_t tokens, int64_t slots, int64_t sums, int64_t sums_of_four, int64_t blocks, int sms) {
+  static_assert(kFewUpWarps == kFewDownWarps);
+  constexpr int64_t kGroups = kFewUpWarps / kMaxSlices + 1;
+  const int64_t rows = std::max(tokens * p.few_up.row_pitch, slots * p.few_down.row_pitch);
+  const int64_t all_sums = std::max(sums, kGroups * sums_of_four);
+  const int64_t fixed = rows + all_sums * 4 + kGroups * kFewMeeting;
+  const int64_t stages = fixed < kFewShared ? (kFewShared - fixed) / (kFewUpWarps * kFewWarpStage) : 0;
+  p.both = stages >= 2 && blocks <= sms;
+  if (!p.both) return;
+  place_few(p.few_up, kFewUpWarps, stages, kGroups, rows, all_sums);
+  place_few(p.few_down, kFewUpWarps, stages, kGroups, rows, all_sums);
 }
 
 /// The plan of moe_few.cuh, where its conditions hold.
 void plan_few(Plan& p, const ExpertsArgs& a, int64_t inner, int sms) {
   const int64_t tokens = a.x.size[0], routed = tokens * a.expert.size[1], d = a.x.size[1];
   if (a.w1.format != ExpertFormat::mxfp4 || tokens > kFewTokens || routed > kFewSlots) return;
-  p.few_up = few_layout(tokens, d, 0, 2 * 2 * tokens * kGroupRows << p.log2_up_slices, kFewUpWarps);
+  const int64_t sums_of_four = 2 * 2 * tokens * kGroupRows << p.log2_up_slices;
+  p.few_up = few_layout(tokens, d, 0, sums_of_four, kFewUpWarps);
   const int64_t slots = routed + (a.shared_w1.codes.data ? tokens : 0);
-  p.few_down = few_layout(slots, inner, slots * 2 * kGroupRows << p.log2_down_slices, 0, kFewDownWarps);
+  const int64_t sums = slots * 2 * kGroupRows << p.log2_down_slices;
+  p.few_down = few_layout(slots, inner, sums, 0, kFewDownWarps);
   const int64_t widest = std::max(d >> p.log2_up_slices, inner >> p.log2_down_slices) / kBlock + 1;
   p.few = p.few_up.stages > 0 && p.few_down.stages > 0 && widest <= 32;  // a lane has the scale of a block
   if (!p.few) return;
   p.log2_up_sets = p.log2_down_sets = 0, p.stream_blocks = 0;
   constexpr int64_t kMostShares = 4;  // as many as there are tiles for with one token
   p.few_shares = static_cast<int>(std::clamp<int64_t>(sms / (inner / kGroupRows), 1, kMostShares));
+  plan_both(p, tokens, slots, sums, sums_of_four, std::max(inner / kGroupRows * p.few_shares, d / (2 * kGroupRows)),
+            sms);
 }
 
 Weight pack(const ExpertWeight& w) {
@@ -126,7 +150,8 @@ size_t carve(const ExpertsArgs& a, const Plan& plan, void* memory, Params& p) {
   p.row_arrivals = static_cast<int32_t>(plan.most_tiles * (pitch / kBlock));
   const auto row_groups = plan.stream_blocks ? static_cast<int32_t>(d / (2 * kGroupRows)) : plan.down_blocks;
   p.counters = p.row_arrivals + row_groups + (plan.stream_blocks ? 2 : 0);
-  take(p.tile, plan.most_tiles), take(p.tile_count, 1), take(p.sorted, routed), take(p.arrivals, p.counters);
+  take(p.gate, 1), take(p.tile, plan.most_tiles), take(p.tile_count, 1), take(p.sorted, routed),
+      take(p.arrivals, p.counters);
   take(p.x_wide, tokens * d), take(p.hidden, slots * pitch), take(p.part, slots * d);
   return used;
 }

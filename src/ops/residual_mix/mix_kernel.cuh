@@ -2,7 +2,7 @@
 //
 // partial   grid (slices of 32 channels, groups of tokens): ends the previous half (X'), and sums the slice's part of
 //           fn . X' and of the sum of squares. A lane holds one channel of all four streams and its values of fn in
-//           registers; a warp takes one token after the other.
+//           registers; a warp takes one token after the other. Few tokens: few_partial_block().
 // finish    grid (tokens, 1 or 2): adds the slices in order, then block row 0 mixes the streams, normalises and
 //           quantises, block row 1 computes post and the Sinkhorn matrix, which nobody waits for in this op.
 // A token's bits do not depend on the other tokens of the batch.
@@ -52,10 +52,14 @@ FATHOM_DEVICE Carried carry(const Params& p, int token, const Inputs& in) {
 }
 
 /// X'[k] = bf(post[k] y + what is carried).
+FATHOM_DEVICE bf16 ended(const Carried& c, int k, bf16 y) {
+  return to_bf16(device::add(device::multiply(c.gate[k], to_float(y)), c.sum[k]));
+}
+/// That of all streams, stored.
 FATHOM_DEVICE void end_half(const Params& p, int token, int channel, bf16 y, const Carried& c, float (&x)[kStreams]) {
   FATHOM_UNROLL
   for (int k = 0; k < kStreams; ++k) {
-    const bf16 v = to_bf16(device::add(device::multiply(c.gate[k], to_float(y)), c.sum[k]));
+    const bf16 v = ended(c, k, y);
     x[k] = to_float(v);
     if (channel < p.streams.size[2]) p.streams(token, k, channel) = v;
   }
@@ -131,6 +135,43 @@ FATHOM_DEVICE void partial_block(const Params& p) {
   }
 }
 
+/// The same for few tokens, a token and slice by a block whose four warps have six mixes each: a shorter chain, and few
+/// enough registers to find a place beside the kernels of the experts. Grid (slices, tokens).
+FATHOM_DEVICE void few_partial_block(const Params& p) {
+  constexpr int kMixes = 24, kCount = kPitch<kMixes>, kEach = kMixes / kFewWarps;
+  const int lane = device::lane_index(), warp = device::warp_index(), slice = device::block_x();
+  const int local = device::block_y(), token = p.first + local, channel = slice * kSliceChannels + lane;
+  Inputs in = {};
+  Carried carried = {};
+  if (p.y.data) in = load_inputs(p, token, channel), carried = carry(p, token, in);
+  float fn[kStreams][kEach];
+  const float* row = p.fn.data + warp * kEach * p.fn.stride[0] + channel;
+  FATHOM_UNROLL
+  for (int m = 0; m < kEach; ++m) FATHOM_UNROLL
+  for (int k = 0; k < kStreams; ++k) fn[k][m] = row[m * p.fn.stride[0] + k * p.streams.size[2]];
+  device::sync_block();  // streams are stored by a warp each, and were read by all
+  device::wait_for_previous_kernel();
+  device::let_next_kernel_start();
+  if (!p.y.data) in = load_inputs(p, token, channel);
+  load_y(p, token, channel, in);
+  float sum[8] = {};
+  FATHOM_UNROLL
+  for (int k = 0; k < kStreams; ++k) {
+    const bf16 v = p.y.data ? ended(carried, k, in.y) : in.x[k];
+    if (p.y.data && warp == k) p.streams(token, k, channel) = v;
+    const float x = to_float(v);
+    FATHOM_UNROLL
+    for (int m = 0; m < kEach; ++m) sum[m] = fmaf(x, fn[k][m], sum[m]);
+    sum[kEach] = fmaf(x, x, sum[kEach]);
+  }
+  const float total = scatter_sum(sum);
+  const int value = lane / 4;
+  float* to = p.partial + (int64_t{local} * p.slices + slice) * kCount;
+  if (lane % 4 != 0) return;
+  if (value < kEach) to[warp * kEach + value] = total;
+  if (value == kEach && warp == 0) to[kMixes] = total;
+}
+
 /// scale and base of the gate of this lane.
 struct GateWeights {
   float scale = 0, base = 0;
@@ -174,16 +215,11 @@ FATHOM_DEVICE void add_slices(const Params& p, int token, GateWeights gate, floa
   device::sync_block();
 }
 
-/// Divides four values by their sum + eps.
-FATHOM_DEVICE void normalise(float& a, float& b, float& c, float& d, float eps) {
-  const float r = device::reciprocal_fast(a + b + c + d + eps);
-  a *= r, b *= r, c *= r, d *= r;
-}
-
 /// Softmax over rows, then columns and rows normalised in turn; columns are last. One thread: 16 registers and no
-/// exchange is the shortest chain.
-FATHOM_DEVICE void sinkhorn(const Params& p, const float* m, float scale, const float (&base)[16], float* out) {
-  float c[16];
+/// exchange is the shortest chain. Sums are added up as soon as each factor is there, so that only the reciprocals, one
+/// after the other, are waited for. `m`: the 16 mixes.
+FATHOM_DEVICE void sinkhorn(const float* m, const float* base, float scale, int iterations, float eps, float* out) {
+  float c[16], sum[4];
   FATHOM_UNROLL
   for (int i = 0; i < 16; ++i) c[i] = device::add(device::multiply(m[i], scale), base[i]);
   FATHOM_UNROLL
@@ -191,19 +227,30 @@ FATHOM_DEVICE void sinkhorn(const Params& p, const float* m, float scale, const 
     const float top = fmaxf(fmaxf(c[j], c[j + 1]), fmaxf(c[j + 2], c[j + 3]));
     FATHOM_UNROLL
     for (int k = j; k < j + 4; ++k) c[k] = expf(c[k] - top);
-    const float sum = c[j] + c[j + 1] + c[j + 2] + c[j + 3];
+    const float r = device::reciprocal_fast(c[j] + c[j + 1] + c[j + 2] + c[j + 3]);
     FATHOM_UNROLL
-    for (int k = j; k < j + 4; ++k) c[k] = c[k] / sum + p.hc_eps;
+    for (int k = j; k < j + 4; ++k) c[k] = fmaf(c[k], r, eps);
   }
-  FATHOM_UNROLL_1
-  for (int i = 0; i < p.iterations; ++i) {
-    if (i > 0) {
+  FATHOM_UNROLL
+  for (int k = 0; k < 4; ++k) sum[k] = c[k] + c[4 + k] + c[8 + k] + c[12 + k] + eps;
+  // Scales lines of c (line n: four values `step` apart from c[line * n] on) by their sums, and adds up those across.
+  const auto scale_lines = [&](const int line, const int step) {
+    float across[4] = {eps, eps, eps, eps};
+    FATHOM_UNROLL
+    for (int n = 0; n < 4; ++n) {
+      const float r = device::reciprocal_fast(sum[n]);
       FATHOM_UNROLL
-      for (int j = 0; j < 16; j += 4) normalise(c[j], c[j + 1], c[j + 2], c[j + 3], p.hc_eps);
+      for (int i = 0; i < 4; ++i) {
+        across[i] = fmaf(c[line * n + step * i], r, across[i]);
+        c[line * n + step * i] *= r;
+      }
     }
     FATHOM_UNROLL
-    for (int k = 0; k < 4; ++k) normalise(c[k], c[4 + k], c[8 + k], c[12 + k], p.hc_eps);
-  }
+    for (int i = 0; i < 4; ++i) sum[i] = across[i];
+  };
+  FATHOM_UNROLL_1
+  for (int i = 1; i < iterations; ++i) scale_lines(1, 4), scale_lines(4, 1);
+  scale_lines(1, 4);
   FATHOM_UNROLL
   for (int i = 0; i < 16; ++i) out[i] = c[i];
 }
@@ -224,7 +271,7 @@ FATHOM_DEVICE void next_block(const Params& p, float* shared) {
   add_slices<kMixes>(p, local, gate, shared);
   const float* mixes = shared + 32 * kFinishWarps;
   if (thread < kStreams) p.next_post(token, thread) = mixes[32 + kStreams + thread];
-  if (thread == 32) sinkhorn(p, mixes + 2 * kStreams, scale, base, &p.next_comb(token, 0, 0));
+  if (thread == 32) sinkhorn(mixes + 2 * kStreams, base, scale, p.iterations, p.hc_eps, &p.next_comb(token, 0, 0));
 }
 
 /// Sum over the block; `shared` has room for kFinishWarps values.

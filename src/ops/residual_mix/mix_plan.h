@@ -7,6 +7,8 @@ namespace fathom::ops::mix {
 
 inline constexpr int kSliceChannels = 32;
 inline constexpr int kPartialWarps = 4;
+/// Up to so many tokens go by blocks of one token, whose warps divide the mixes.
+inline constexpr int kFewTokens = 4, kFewWarps = 4;
 /// Tokens of a block: one a warp while there are few, more where blocks are many and each reads fn.
 constexpr int block_tokens(int64_t tokens) {
   return tokens <= 16 ? kPartialWarps : 4 * kPartialWarps;

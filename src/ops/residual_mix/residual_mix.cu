@@ -8,6 +8,9 @@ template <int kMixes>
 __global__ void __launch_bounds__(32 * kPartialWarps, 1) mix_partial(const __grid_constant__ Params p) {
   partial_block<kMixes>(p);
 }
+__global__ void __launch_bounds__(32 * kFewWarps, 8) mix_few_partial(const __grid_constant__ Params p) {
+  few_partial_block(p);
+}
 template <int kMixes, int kPieces>
 __global__ void __launch_bounds__(kFinishThreads, 1) mix_finish(const __grid_constant__ Params p) {
   __shared__ __align__(16) float shared[kFinishFloats];
@@ -38,7 +41,13 @@ void run(const char* op, Params p, int64_t tokens, const Launch& l) {
     p.block_tokens = block_tokens(p.tokens);
     const int warps = p.tokens < kPartialWarps ? p.tokens : kPartialWarps;
     const dim3 grid(static_cast<unsigned>(p.slices), device::blocks_for(p.tokens, p.block_tokens));
-    device::launch(op, mix_partial<kMixes>, {grid, 32 * warps, 0, early, true}, l.stream, p);
+    if (kMixes != kGates && p.fn.data && p.tokens <= kFewTokens && d % kSliceChannels == 0)
+      device::launch(
+          op, mix_few_partial,
+          {dim3(static_cast<unsigned>(p.slices), static_cast<unsigned>(p.tokens)), 32 * kFewWarps, 0, early, true},
+          l.stream, p);
+    else
+      device::launch(op, mix_partial<kMixes>, {grid, 32 * warps, 0, early, true}, l.stream, p);
     if (!p.fn.data) continue;
     const dim3 rows(static_cast<unsigned>(p.tokens), p.next_post.data ? 2 : 1);
     if (d <= 8 * kFinishThreads)

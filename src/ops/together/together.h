@@ -5,6 +5,7 @@
 // compress_both      compress of KV rows and of index rows, ratio 4
 // input_products     all products with the input of an attention half: linear_fp8, linear_f32, linear_bf16
 // query_products     linear_fp8 of the queries, and the compressions of the layer, which take less time
+// output_products    output_project and the linear_fp8 behind it (the bits are others)
 #pragma once
 
 #include <string_view>
@@ -12,6 +13,7 @@
 #include "ops/compress/compress.h"
 #include "ops/index_select/index_select.h"
 #include "ops/linear/linear.h"
+#include "ops/output_project/output_project.h"
 #include "ops/query/query.h"
 #include "ops/window_write/window_write.h"
 
@@ -38,6 +40,12 @@ struct QueryProductsArgs {
   CompressArgs main, index;  // of the same segments and entries; index.k.data == null: none
 };
 
+struct OutputProductsArgs {
+  OutputProjectArgs heads;  // z_codes and z_scale are not written
+  Fp8Weight wo_b;
+  View<bf16, 2> y;  // out [T, rows of wo_b]
+};
+
 /// CUDA alone: elsewhere there is nothing to be saved.
 Variants<AttentionInputsArgs> attention_inputs_variants();
 Variants<CompressBothArgs> compress_both_variants();
@@ -45,5 +53,7 @@ Variants<CompressBothArgs> compress_both_variants();
 /// etc.), "sm90_fast" others for the latents.
 Variants<InputProductsArgs> input_products_variants();
 Variants<QueryProductsArgs> query_products_variants();
+/// "sm90_fast", up to 4 tokens. Its workspace must be zeroed once and then belong to this op and one stream.
+Variants<OutputProductsArgs> output_products_variants();
 
 }  // namespace fathom::ops

@@ -1,5 +1,6 @@
 // sm80 takes what the variants of that name of the single operations take. Positions and window slots are read before
 // the previous kernel of the stream has ended: it must not write them.
+#include "ops/together/outputs_plan.h"
 #include "ops/together/products_plan.h"
 
 namespace fathom::ops {
@@ -11,6 +12,7 @@ bool compress_fits_one_launch(const CompressArgs& a);
 void input_products_sm90(const InputProductsArgs& a, const Launch& l);
 void input_products_sm90_fast(const InputProductsArgs& a, const Launch& l);
 void query_products_sm90(const QueryProductsArgs& a, const Launch& l);
+void output_products_sm90_fast(const OutputProductsArgs& a, const Launch& l);
 
 namespace {
 
@@ -54,6 +56,13 @@ bool queries_can_run(const QueryProductsArgs& a, const DeviceInfo& d) {
          together::lay_out(a, d).fits;
 }
 
+bool outputs_can_run(const OutputProductsArgs& a, const DeviceInfo& d) {
+  return d.backend == Backend::cuda && together::lay_out(a, d).fits;
+}
+size_t outputs_workspace(const OutputProductsArgs&, const DeviceInfo&) {
+  return sizeof(moe::Gate);
+}
+
 }  // namespace
 #endif
 
@@ -95,6 +104,17 @@ Variants<QueryProductsArgs> query_products_variants() {
 #ifdef FATHOM_HAVE_CUDA
   static constexpr Variant<QueryProductsArgs> all[] = {
       {"sm90", Backend::cuda, queries_can_run, nullptr, query_products_sm90},
+  };
+  return all;
+#else
+  return {};
+#endif
+}
+
+Variants<OutputProductsArgs> output_products_variants() {
+#ifdef FATHOM_HAVE_CUDA
+  static constexpr Variant<OutputProductsArgs> all[] = {
+      {"sm90_fast", Backend::cuda, outputs_can_run, outputs_workspace, output_products_sm90_fast},
   };
   return all;
 #else
