@@ -28,6 +28,8 @@ EXPECT = [
     (r"sparse_decode.*decode_(burst|cluster)<", 256, 1, None),
     (r"sparse_decode.*decode_wide_burst", 256, 1, {"sm_90a"}),
     (r"sparse_decode.*decode_wide", 384, 1, {"sm_90a"}),
+    (r"linear_codes<(?:\(int\))?8>", 544, 2, {"sm_90a"}),
+    (r"linear_codes<", 288, 3, {"sm_90a"}),
     (r"lab::gpu.*wgmma_kernel", 128, 1, None),
     (r"lab::gpu.*mma_kernel<", 256, 1, None),
     (r"lab::gpu.*fma_kernel", 1024, 1, None),
