@@ -378,7 +378,8 @@ TEST(ExpertsPlan, FewTokensTakeTwoLaunchesAsLongAsTheyFit) {
 TEST(ExpertsEmulated, WarpsThatStreamInGroupsMatchTheReference) {
   const Shape shapes[] = {{.tokens = 11, .d = 384, .inner = 128, .choices = 3, .experts = 9},
                           {.tokens = 11, .d = 640, .inner = 128, .shared = 256, .choices = 1, .experts = 3},
-                          {.tokens = 20, .d = 256, .inner = 384, .shared = 0, .choices = 2, .experts = 10}};
+                          {.tokens = 20, .d = 256, .inner = 384, .shared = 0, .choices = 2, .experts = 10},
+                          {.tokens = 40, .d = 256, .inner = 128, .shared = 256, .choices = 1, .experts = 11}};
   for (const Shape& s : shapes) {
     Problem p(s, 40 + static_cast<unsigned>(s.tokens));
     experts_ref(p.args(), {});
