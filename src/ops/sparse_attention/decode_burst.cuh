@@ -83,11 +83,11 @@ FATHOM_DEVICE void gather_rows(const Shared<G>& shared, const void* any_address,
   device::copy_async_commit();
 }
 
-/// Calls f(0) .. f(kCount - 1): written out where that is short (one m-tile), so that loads of the next overlap
-/// products of the last; as a loop elsewhere, since what runs once runs at the speed at which instructions arrive.
+/// Calls f(0) .. f(kTiles - 1): written out where registers allow it (one m-tile or two), so that loads of the next
+/// overlap products of the last; as a loop elsewhere.
 template <typename G, typename F>
 FATHOM_DEVICE void for_tiles(F f) {
-  if constexpr (G::kMTiles == 1) {
+  if constexpr (G::kMTiles <= 2) {
     FATHOM_UNROLL
     for (int tile = 0; tile < G::kTiles; ++tile) f(tile);
   } else {

@@ -173,7 +173,7 @@ struct Burst : Division<RowFormat::v4, kMTiles_, kHeadGroups_> {
   using Base = Division<RowFormat::v4, kMTiles_, kHeadGroups_>;
   using Base::kHeads, Base::kTileRows, Base::kScoreBuffer, Base::kProbabilityBuffer;
   static constexpr int kTiles = kTiles_, kCluster = kCluster_;
-  static constexpr int kBlocksPerSm = kMTiles_ <= 2 ? 2 : 1;
+  static constexpr int kBlocksPerSm = kMTiles_ == 1 ? 2 : 1;
   static_assert(2 * kTiles <= 32);
 
   static constexpr int kStageAt = 0;

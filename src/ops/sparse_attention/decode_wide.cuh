@@ -192,11 +192,12 @@ FATHOM_DEVICE void stage_queries(const Block& b) {
 /// sum += P V for one tile and the warpgroup's half of the channels.
 template <bool kHalf>
 FATHOM_DEVICE void add_values(const Block& b, int n, int group, WideOutput& output) {
+  const auto probabilities = device::describe_matrix(b.probabilities(n), 16, 1024);
+  const auto values = device::describe_matrix(b.tile(n) + 4 * group * kChunkBytes, kChunkBytes, 1024);
   device::multiply_begin();
   FATHOM_UNROLL
   for (int step = 0; step < 4; ++step) {
-    const auto p = device::describe_matrix(b.probabilities(n) + 32 * step, 16, 1024);
-    const auto v = device::describe_matrix(b.tile(n) + 4 * group * kChunkBytes + 2048 * step, kChunkBytes, 1024);
+    const auto p = device::behind(probabilities, 32 * step), v = device::behind(values, 2048 * step);
     if (kHalf)
       device::multiply_256_f16(output.sum, p, v, true);
     else
@@ -208,12 +209,13 @@ FATHOM_DEVICE void add_values(const Block& b, int n, int group, WideOutput& outp
 /// Scores of one tile: register 4 j + i holds rows 8 j + 2 t + (i & 1) of the tile.
 template <bool kHalf>
 FATHOM_DEVICE void compute_scores(const Block& b, int n, float (&score)[32]) {
+  const auto queries = device::describe_matrix(b.shared.base + Layout::kQueryAt, 16, 1024);
+  const auto keys = device::describe_matrix(b.tile(n), 16, 1024);
   device::multiply_begin();
   FATHOM_UNROLL
   for (int step = 0; step < 32; ++step) {
     const int at = step / 4 * kChunkBytes + step % 4 * 32;
-    const auto q = device::describe_matrix(b.shared.base + Layout::kQueryAt + at, 16, 1024);
-    const auto k = device::describe_matrix(b.tile(n) + at, 16, 1024);
+    const auto q = device::behind(queries, at), k = device::behind(keys, at);
     if (kHalf)
       device::multiply_64_f16(score, q, k, step > 0);
     else

@@ -220,11 +220,11 @@ FATHOM_DEVICE void burst_scores(const BurstBlock<L>& b, const Place& at, int gro
                                 float (&score)[4 * L::kColumnTiles]) {
   constexpr int kCount = 4 * L::kColumnTiles;
   float sum[2 * kCount];
+  const auto keys = device::describe_matrix(b.tile() + 4 * group * L::kChunkBytes, 16, 1024);
   device::multiply_begin();
   FATHOM_UNROLL
   for (int step = 0; step < 16; ++step) {
-    const std::byte* rows = b.tile() + (4 * group + step / 4) * L::kChunkBytes + step % 4 * 32;
-    const auto k = device::describe_matrix(rows, 16, 1024);
+    const auto k = device::behind(keys, step / 4 * L::kChunkBytes + step % 4 * 32);
     if (kHalf)
       device::multiply_columns_f16(sum, query.fragment[step], k, step > 0);
     else
@@ -303,12 +303,13 @@ FATHOM_DEVICE void burst_softmax(const BurstBlock<L>& b, const Place& at, int gr
 /// Half of the channels of P V.
 template <bool kHalf, typename L>
 FATHOM_DEVICE void burst_values(const BurstBlock<L>& b, int group, WideOutput& output) {
+  const auto probabilities = device::describe_matrix(b.shared.base + L::kProbabilityAt, 16, 1024);
+  const auto values = device::describe_matrix(b.tile() + 4 * group * L::kChunkBytes, L::kChunkBytes, 1024);
   device::multiply_begin();
   FATHOM_UNROLL
   for (int step = 0; step < L::kTiles; ++step) {
-    const std::byte* probabilities = b.shared.base + L::kProbabilityAt + step / 4 * kQueryChunkBytes + step % 4 * 32;
-    const auto p = device::describe_matrix(probabilities, 16, 1024);
-    const auto v = device::describe_matrix(b.tile() + 4 * group * L::kChunkBytes + 2048 * step, L::kChunkBytes, 1024);
+    const auto p = device::behind(probabilities, step / 4 * kQueryChunkBytes + step % 4 * 32);
+    const auto v = device::behind(values, 2048 * step);
     if (kHalf)
       device::multiply_256_f16(output.sum, p, v, step > 0);
     else

@@ -6,6 +6,7 @@
 #pragma once
 
 #include "ops/device/gpu.cuh"
+#include "ops/device/mma_fp8.cuh"
 #include "ops/sparse_attention/decode_kernel.cuh"
 
 namespace fathom::ops::sparse_decode::wide {
