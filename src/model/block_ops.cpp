@@ -144,8 +144,7 @@ void BlockOps::moe(View<const int32_t, 1> ids, const MoeWeights& m) {
         {bytes_of(m.shared_w1) + bytes_of(m.shared_w2) + bytes_of(m.shared_w3), 6 * tokens * m.shared_w1.codes.count()};
     c += {bytes_of(act.xq.codes) + bytes_of(act.y), 0};
   }
-  run(ops_.experts, "experts", e, c.bytes, c.flops,
-      {tokens, d, config_.moe_intermediate_size, config_.experts_per_token});
+  run(ops_.experts, "experts", e, c.bytes, c.flops, {tokens, d, m.w1.rows, config_.experts_per_token});
   reduce(act.part);
 }
 

@@ -22,7 +22,7 @@ void pick(const Variant<Args>*& slot, Variants<Args> all, const Names& names, co
 OpTable pick_all(const Names& names, const Names& attention, const Names& fast) {
   OpTable t;
   pick(t.embed, embed_variants(), names, "embed");
-  pick(t.residual_mix, residual_mix_variants(), names, "residual_mix");
+  pick(t.residual_mix, residual_mix_variants(), fast, "residual_mix");
   pick(t.linear_fp8, linear_fp8_variants(), fast, "linear_fp8");
   pick(t.linear_bf16, linear_bf16_variants(), names, "linear_bf16");
   pick(t.linear_f32, linear_f32_variants(), names, "linear_f32");

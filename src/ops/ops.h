@@ -59,8 +59,8 @@ struct OpTable {
 OpTable op_table(std::string_view name);
 
 /// The same for a device: "ref" and "cpu" on the host, "cuda" on a GPU: of each op the variant for the newest
-/// architecture that the device has. With `fast`, attention, experts, linear_fp8 and input_products may be those whose
-/// last bits depend on the batch. Throws Error when the name does not go with the device.
+/// architecture that the device has. With `fast`, attention, experts, linear_fp8, input_products and output_products
+/// may be those whose last bits depend on the batch. Throws Error when the name does not go with the device.
 OpTable op_table(std::string_view name, const DeviceInfo& device, bool fast = false);
 
 }  // namespace fathom::ops

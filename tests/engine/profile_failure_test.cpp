@@ -164,12 +164,8 @@ TEST(ProfileFailure, ATraceThatFailsBetweenStepsEndsTheProfileAndTheRequestsGoOn
       Recorder recorder;
       p.engine.set_recorder(&recorder);
       EXPECT_EQ(p.generate(kMany), plain);
-      if (call == FakeTrace::Call::resume && p.device->trace.started) {
-        // Steps that cost nothing more are recorded all the time, or never again: then nothing was to be resumed.
-        p.engine.set_recorder(nullptr);
-        EXPECT_EQ(p.device->trace.resumed, 0);
-        continue;
-      }
+      // When records are turned on again depends on what steps take.
+      for (int again = 0; again < 20 && p.device->trace.started; ++again) EXPECT_EQ(p.generate(kMany), plain);
       EXPECT_EQ(recorder.cost().problem, "CUPTI: no luck");
       EXPECT_EQ(recorder.device_spans().size(), 1u);
       size_t marks = 0;

@@ -202,7 +202,8 @@ TEST(Parts, AreRefusedWithOneLineWhenTheModelDoesNotDivide) {
   };
   EXPECT_NE(refusal("fairy", 4).find("the model's 2 groups of heads"), std::string::npos) << refusal("fairy", 4);
   EXPECT_NE(refusal("v4-flash", 3).find("over 3 ranks"), std::string::npos);
-  EXPECT_NE(refusal("v4-flash,experts=250", 4).find("250 routed experts"), std::string::npos);
+  EXPECT_NE(refusal("v4-flash,inner=256,experts=250", 4).find("250 routed experts"), std::string::npos);
+  EXPECT_EQ(refusal("v4-flash,experts=250", 4), "");  // by width
   EXPECT_EQ(refusal("v4-flash", 8), "");
 }
 

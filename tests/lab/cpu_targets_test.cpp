@@ -21,6 +21,7 @@ class OlderMachine : public testing::TestWithParam<Machine> {
 TEST_P(OlderMachine, CpuVariantsAgreeWithTheReference) {
   int ran = 0;
   for (const OpCases& op : all_ops()) {
+    if (op.op == "output_products") continue;  // for GPUs alone
     for (uint64_t seed = 1; seed <= 4; ++seed) {
       const Case c = op.random(seed);
       const Implementation* variant = c.find("cpu");

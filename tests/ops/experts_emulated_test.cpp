@@ -355,14 +355,17 @@ TEST(ExpertsEmulated, FewTokensOfARankSkipTheExpertsOfOthers) {
 }
 
 TEST(ExpertsPlan, FewTokensTakeTwoLaunchesAsLongAsTheyFit) {
-  const auto plan_of = [](int64_t tokens, int64_t d, int64_t inner) {
+  const auto plan_of = [](int64_t tokens, int64_t d, int64_t inner, int sms = 132) {
     ExpertsArgs a;
     a.x.size[0] = tokens, a.x.size[1] = d, a.expert.size[1] = 6, a.experts = 256;
     a.w1.rows = a.w3.rows = inner;
     a.shared_w1.codes = View<const e4m3, 2>(reinterpret_cast<const e4m3*>(&a), inner, d);
-    return moe::make_plan(a, 8, 132);
+    return moe::make_plan(a, 8, sms);
   };
   for (const int64_t tokens : {1, 2, 3, 4, 5}) {
+    // All blocks of one launch must be there at once.
+    EXPECT_EQ(plan_of(tokens, 4096, 2048).both, tokens <= 2) << tokens;
+    EXPECT_TRUE(!plan_of(tokens, 4096, 2048, 114).both && !plan_of(tokens, 4096, 2048, 127).both) << tokens;
     const moe::Plan p = plan_of(tokens, 4096, 2048);
     EXPECT_TRUE(p.few) << tokens;
     EXPECT_GE(std::min(p.few_up.stages, p.few_down.stages), 2);

@@ -332,6 +332,9 @@ inline int64_t cycles() {
 inline void rest() {
   emulator::yield();
 }
+inline void trap() {
+  throw std::runtime_error("trap");
+}
 
 template <typename T>
 T* in_cluster_block(T* p, int rank) {

@@ -36,8 +36,12 @@ void on_all(const Devices& devices, const Work& work) {
   std::vector<std::thread> threads;
   for (size_t r = 0; r < devices.size(); ++r)
     threads.emplace_back([&, r] {
-      devices[r]->bind();
-      work(r);
+      try {
+        devices[r]->bind();
+        work(r);
+      } catch (const std::exception& e) {
+        ADD_FAILURE() << "rank " << r << ": " << e.what();
+      }
     });
   for (auto& t : threads) t.join();
   devices.front()->bind();

@@ -18,6 +18,7 @@ OpCases index_query_cases();
 OpCases index_select_cases();
 OpCases sparse_attention_cases();
 OpCases output_project_cases();
+OpCases output_products_cases();
 OpCases route_cases();
 OpCases experts_cases();
 OpCases head_cases();

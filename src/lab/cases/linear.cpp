@@ -78,13 +78,21 @@ double mean_square(const e4m3* codes, int64_t stride, const e8m0* scale, int64_t
 }
 
 /// sqrt(sum of (x w)^2) of a typical element of a part.
-double typical_terms(const Fp8Case& s, const Fp8Case::Part& p) {
+double typical_terms(const Fp8Case& s, const Fp8Case::Part& p, int64_t token) {
   const int64_t blocks = s.x.columns / 128;
   double sum = 0;
   for (int64_t b = 0; b < blocks; ++b)
-    sum += 128 * mean_square(s.x_codes.values.data(), s.x.stride, s.x_scale.values.data(), blocks, s.x.rows, 1, b) *
+    sum += 128 *
+           mean_square(s.x_codes.values.data() + token * s.x.stride, s.x.stride,
+                       s.x_scale.values.data() + token * blocks, blocks, 1, 1, b) *
            mean_square(p.codes.values.data(), s.x.columns, p.scale.values.data(), blocks, p.n, 128, b);
   return std::sqrt(sum);
+}
+/// In the token where it is least: one limit is for all rows.
+double least_terms(const Fp8Case& s, const Fp8Case::Part& p) {
+  double least = typical_terms(s, p, 0);
+  for (int64_t t = 1; t < s.x.rows; ++t) least = std::min(least, typical_terms(s, p, t));
+  return least;
 }
 
 Case fp8_case(int64_t tokens, int64_t k, const std::vector<int64_t>& ns, bool ragged, Rng& rng) {
@@ -105,7 +113,7 @@ Case fp8_case(int64_t tokens, int64_t k, const std::vector<int64_t>& ns, bool ra
     fill_codes(p.codes.values, rng);
     p.scale = c.in<e8m0>(fmt::format("w{}_scale", i), blocks);
     fill_scales(p.scale.values, -14, -10, rng);
-    p.out = c.out<bf16>(fmt::format("y{}", i), p.y.elements(), product(typical_terms(s, p)), p.y.stride);
+    p.out = c.out<bf16>(fmt::format("y{}", i), p.y.elements(), product(least_terms(s, p)), p.y.stride);
     s.parts.push_back(p);
     c.cost.bytes += static_cast<double>(n * k + blocks) + 2.0 * static_cast<double>(tokens * n);
     c.cost.flops += 2.0 * static_cast<double>(tokens * n) * static_cast<double>(k);

@@ -290,6 +290,10 @@ FATHOM_DEVICE int64_t cycles() {
 }
 /// Called in a loop that polls memory.
 FATHOM_DEVICE void rest() {}
+/// Ends all work of the process on this GPU with an error.
+FATHOM_DEVICE void trap() {
+  asm volatile("trap;");
+}
 
 /// Clusters: the blocks of one grid row (sm_90 and later). Every thread arrives, then waits; a thread that has left
 /// counts as arrived.
@@ -534,8 +538,8 @@ FATHOM_DEVICE void copy_box(void* shared, const TensorMap* map, int column, int 
       : "memory");
 #endif
 }
-/// The same for what a step reads once: it leaves the L2 before anything else does, so that what is read again
-/// (activations, code) stays there.
+/// The same for weights, of which a decode step reads more than the L2 holds: they leave it before anything else does, so
+/// that what is read again (activations, code) stays there.
 FATHOM_DEVICE void copy_weight_box(void* shared, const TensorMap* map, int column, int row, int plane, Phases* b) {
 #if __CUDA_ARCH__ >= 900
   constexpr uint64_t kEvictFirst = 0x12F0000000000000;  // what createpolicy.fractional.L2::evict_first makes for 1.0

@@ -38,10 +38,8 @@ FATHOM_DEVICE void load_4(const bf16* p, float* v) {
 
 /// Four e4m3 codes of v[0..4) / scale.
 FATHOM_DEVICE uint32_t codes_of(const float* v, float inverse_scale) {
-  uint32_t word = 0;
-  FATHOM_UNROLL
-  for (int i = 0; i < 4; ++i) word |= static_cast<uint32_t>(to_e4m3(v[i] * inverse_scale).bits) << 8 * i;
-  return word;
+  return pack_e4m3x2(v[0] * inverse_scale, v[1] * inverse_scale) |
+         pack_e4m3x2(v[2] * inverse_scale, v[3] * inverse_scale) << 16;
 }
 template <int kCount>
 FATHOM_DEVICE float largest(const float (&v)[kCount]) {

@@ -59,6 +59,10 @@ inline uint32_t sum_of_warp(uint32_t v) {
 inline uint32_t pack_relu_bf16x2(float low, float high) {
   return pack_bf16x2(std::fmax(low, 0.0f), std::fmax(high, 0.0f));
 }
+/// The e4m3 codes of two values as to_e4m3() makes them, low one first.
+inline uint32_t pack_e4m3x2(float low, float high) {
+  return to_e4m3(low).bits | static_cast<uint32_t>(to_e4m3(high).bits) << 8;
+}
 inline int shuffle_int(int v, int lane) {
   return std::bit_cast<int>(shuffle_from(std::bit_cast<float>(v), lane));
 }
@@ -107,6 +111,16 @@ FATHOM_DEVICE uint32_t pack_relu_bf16x2(float low, float high) {
   uint32_t d;
   asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(d) : "f"(high), "f"(low));
   return d;
+}
+/// The e4m3 codes of two values as to_e4m3() makes them (a NaN may lose its sign), low one first.
+FATHOM_DEVICE uint32_t pack_e4m3x2(float low, float high) {
+#if __CUDA_ARCH__ >= 890
+  uint16_t d;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(d) : "f"(high), "f"(low));
+  return d;
+#else
+  return to_e4m3(low).bits | static_cast<uint32_t>(to_e4m3(high).bits) << 8;
+#endif
 }
 FATHOM_DEVICE int shuffle_int(int v, int lane) {
   return __shfl_sync(0xFFFFFFFFu, v, lane);

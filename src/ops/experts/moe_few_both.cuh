@@ -36,12 +36,18 @@ struct BothTasks {
 FATHOM_DEVICE uint32_t read_gate(const Gate* gate) {
   return device::load_l2(&gate->before) + static_cast<uint32_t>(device::grid_x());
 }
+/// The plan takes no more blocks than there are multiprocessors, one on each. Where another process keeps some of them
+/// out (MPS), an error after some ten seconds is better than to wait for ever.
 FATHOM_DEVICE void pass_gate(Gate* gate, uint32_t target) {
+  constexpr uint32_t kHopeless = 1u << 24;  // looks, of 0.6 us and more
   device::sync_block();
   if (device::thread_index() == 0) {
     device::fence();
     device::atomic_add(&gate->arrived, 1u);
-    while (static_cast<int32_t>(device::load_acquire(&gate->arrived) - target) < 0) device::rest();
+    for (uint32_t looks = 0; static_cast<int32_t>(device::load_acquire(&gate->arrived) - target) < 0; ++looks) {
+      if (looks == kHopeless) device::trap();
+      device::rest();
+    }
     if (device::block_x() == 0) gate->before = target;  // all have read it
   }
   device::sync_block();

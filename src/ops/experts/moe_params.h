@@ -82,7 +82,7 @@ struct Plan {
   int up_blocks = 0, down_blocks = 0;        // grid width
   size_t up_shared = 0, down_shared = 0, prepare_shared = 0;
   int stream_blocks = 0;  // where warps stream: as many as multiprocessors; otherwise 0
-  bool few = false;       // two launches, of moe_few.cuh, with as many blocks as up_blocks and down_blocks
+  bool few = false;       // one or two launches, of moe_few.cuh, with as many blocks as up_blocks and down_blocks
   FewLayout few_up, few_down;
   int few_shares = 1;  // of few_up: blocks that have the same rows of different tiles
   bool both = false;   // in one launch (moe_few_both.cuh), with the rings of few_up

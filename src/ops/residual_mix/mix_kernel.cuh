@@ -3,8 +3,9 @@
 // partial   grid (slices of 32 channels, groups of tokens): ends the previous half (X'), and sums the slice's part of
 //           fn . X' and of the sum of squares. A lane holds one channel of all four streams and its values of fn in
 //           registers; a warp takes one token after the other. Few tokens: few_partial_block().
-// finish    grid (tokens, 1 or 2): adds the slices in order, then block row 0 mixes the streams, normalises and
-//           quantises, block row 1 computes post and the Sinkhorn matrix, which nobody waits for in this op.
+// finish    grid (1 or 2, tokens): adds the slices in order, then block 0 of a token mixes the streams, normalises and
+//           quantises, block 1 computes post and the Sinkhorn matrix, which nobody waits for in this op. Side by side,
+//           so that a multiprocessor with two of them has one of each.
 // A token's bits do not depend on the other tokens of the batch.
 #pragma once
 
@@ -42,9 +43,14 @@ FATHOM_DEVICE Carried carry(const Params& p, int token, const Inputs& in) {
   FATHOM_UNROLL
   for (int j = 0; j < kStreams; ++j) {
     const auto row = *reinterpret_cast<const device::Float4*>(p.comb + token * p.comb_stride + kStreams * j);
-    const float factor[kStreams] = {row.x, row.y, row.z, row.w};
+    const float factor[kStreams] = {row.x, row.y, row.z, row.w}, x = to_float(in.x[j]);
     FATHOM_UNROLL
-    for (int k = 0; k < kStreams; ++k) device::accumulate_product(sum[k], factor[k], to_float(in.x[j]));
+    for (int k = 0; k < kStreams; ++k) {
+      if (j == 0)  // accumulate_product() on zeros
+        sum[k].high = device::add(device::multiply(factor[k], x), 0.0f), sum[k].low = fmaf(factor[k], x, -sum[k].high);
+      else
+        device::accumulate_product(sum[k], factor[k], x);
+    }
   }
   FATHOM_UNROLL
   for (int k = 0; k < kStreams; ++k) c.sum[k] = device::value(sum[k]);
@@ -183,9 +189,9 @@ FATHOM_DEVICE GateWeights load_gate(const Params& p) {
   return {p.scale(which), p.base(lane)};
 }
 
-/// The mixes of a token, factor included, in shared memory, and behind them the gates: 4 pre, 4 post.
+/// This lane's part of the sums over slices. Asked for before what is needed later: loads come in order.
 template <int kMixes>
-FATHOM_DEVICE void add_slices(const Params& p, int token, GateWeights gate, float* shared) {
+FATHOM_DEVICE float load_slices(const Params& p, int token) {
   constexpr int kCount = kPitch<kMixes>, kRows = 32 / kCount;  // slices that a warp reads at once
   const int lane = device::lane_index(), warp = device::warp_index();
   const float* partial = p.partial + int64_t{token} * p.slices * kCount;
@@ -193,6 +199,14 @@ FATHOM_DEVICE void add_slices(const Params& p, int token, GateWeights gate, floa
   FATHOM_UNROLL_8
   for (int s = warp * kRows; s < p.slices; s += kFinishWarps * kRows)
     if (s + lane / kCount < p.slices) sum += partial[int64_t{s} * kCount + lane];
+  return sum;
+}
+
+/// The mixes of a token, factor included, in shared memory, and behind them the gates: 4 pre, 4 post.
+template <int kMixes>
+FATHOM_DEVICE void add_slices(const Params& p, float sum, GateWeights gate, float* shared) {
+  constexpr int kCount = kPitch<kMixes>;
+  const int lane = device::lane_index(), warp = device::warp_index();
   shared[32 * warp + lane] = sum;
   device::sync_block();
   float* mixes = shared + 32 * kFinishWarps;
@@ -258,7 +272,7 @@ FATHOM_DEVICE void sinkhorn(const float* m, const float* base, float scale, int 
 /// post and the Sinkhorn matrix, which the next half needs.
 template <int kMixes>
 FATHOM_DEVICE void next_block(const Params& p, float* shared) {
-  const int thread = device::thread_index(), local = device::block_x(), token = p.first + local;
+  const int thread = device::thread_index(), local = device::block_y(), token = p.first + local;
   const GateWeights gate = load_gate<kMixes>(p);
   float scale = 0, base[16] = {};
   if (thread == 32) {
@@ -268,7 +282,7 @@ FATHOM_DEVICE void next_block(const Params& p, float* shared) {
   }
   device::wait_for_previous_kernel();
   device::let_next_kernel_start();
-  add_slices<kMixes>(p, local, gate, shared);
+  add_slices<kMixes>(p, load_slices<kMixes>(p, local), gate, shared);
   const float* mixes = shared + 32 * kFinishWarps;
   if (thread < kStreams) p.next_post(token, thread) = mixes[32 + kStreams + thread];
   if (thread == 32) sinkhorn(mixes + 2 * kStreams, base, scale, p.iterations, p.hc_eps, &p.next_comb(token, 0, 0));
@@ -305,7 +319,7 @@ inline constexpr int kFinishFloats = 32 * kFinishWarps + 64;
 /// kPieces: d <= kPieces * 8 * kFinishThreads.
 template <int kMixes, int kPieces>
 FATHOM_DEVICE void finish_block(const Params& p, float* shared) {
-  if (device::block_y() == 1) return next_block<kMixes>(p, shared);
+  if (device::block_x() == 1) return next_block<kMixes>(p, shared);
   const GateWeights gate = load_gate<kMixes>(p);
   device::Words4 norm[kPieces] = {};
   FATHOM_UNROLL
@@ -315,9 +329,10 @@ FATHOM_DEVICE void finish_block(const Params& p, float* shared) {
   }
   device::wait_for_previous_kernel();
   device::let_next_kernel_start();
-  const int local = device::block_x(), token = p.first + local;
+  const int local = device::block_y(), token = p.first + local;
   const float* mixes = shared + 32 * kFinishWarps;
   const int64_t t = p.rows.data ? p.rows(token) : token, d = p.streams.size[2];
+  const float slices = load_slices<kMixes>(p, local);
   device::Words4 in[kPieces][kStreams] = {};
   FATHOM_UNROLL
   for (int piece = 0; piece < kPieces; ++piece) {
@@ -326,7 +341,7 @@ FATHOM_DEVICE void finish_block(const Params& p, float* shared) {
     for (int k = 0; k < kStreams; ++k)
       if (channel < d) in[piece][k] = *reinterpret_cast<const device::Words4*>(&p.streams(t, k, channel));
   }
-  add_slices<kMixes>(p, local, gate, shared);
+  add_slices<kMixes>(p, slices, gate, shared);
   float pre[kStreams], h[kPieces][8];
   FATHOM_UNROLL
   for (int k = 0; k < kStreams; ++k) pre[k] = mixes[32 + k];

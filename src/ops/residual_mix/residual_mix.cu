@@ -1,5 +1,5 @@
 #include "ops/device/launch.cuh"
-#include "ops/residual_mix/mix_kernel.cuh"
+#include "ops/residual_mix/many_kernel.cuh"
 
 namespace fathom::ops::mix {
 namespace {
@@ -10,6 +10,11 @@ __global__ void __launch_bounds__(32 * kPartialWarps, 1) mix_partial(const __gri
 }
 __global__ void __launch_bounds__(32 * kFewWarps, 8) mix_few_partial(const __grid_constant__ Params p) {
   few_partial_block(p);
+}
+// Registers so that a block of mix_finish finds its place beside one of these.
+__global__ void __maxnreg__(160) mix_many_partial(const __grid_constant__ Params p) {
+  __shared__ __align__(16) float shared[kManyFloats];
+  many_partial_block(p, shared);
 }
 template <int kMixes, int kPieces>
 __global__ void __launch_bounds__(kFinishThreads, 1) mix_finish(const __grid_constant__ Params p) {
@@ -29,15 +34,44 @@ size_t partial_bytes(int64_t tokens, int64_t channels, int mixes) {
          sizeof(float);
 }
 
+namespace {
+
+template <int kMixes>
+void finish(const char* op, const Params& p, const Launch& l, bool early) {
+  const dim3 rows(p.next_post.data ? 2 : 1, static_cast<unsigned>(p.tokens));
+  if (p.streams.size[2] <= 8 * kFinishThreads)
+    device::launch(op, mix_finish<kMixes, 1>, {rows, kFinishThreads, 0, early, true}, l.stream, p);
+  else
+    device::launch(op, mix_finish<kMixes, 2>, {rows, kFinishThreads, 0, early, true}, l.stream, p);
+}
+
+/// The next pass of tokens: which, and whether there is one.
+bool take_pass(Params& p, int64_t first, int64_t tokens) {
+  p.first = static_cast<int32_t>(first);
+  p.tokens = static_cast<int32_t>(tokens - first < kPassTokens ? tokens - first : kPassTokens);
+  return first < tokens;
+}
+
+void run_many(const char* op, Params p, int64_t tokens, const Launch& l) {
+  const bool early = l.device.compute_capability >= 90;
+  p.slices = static_cast<int>(p.streams.size[2] / kManyChannels);
+  p.partial = static_cast<float*>(l.workspace);
+  for (int64_t first = 0; take_pass(p, first, tokens); first += kPassTokens) {
+    const dim3 grid(static_cast<unsigned>(p.slices), device::blocks_for(p.tokens, kManyTokens));
+    device::launch(op, mix_many_partial, {grid, 32 * kManyWarps, 0, early, true}, l.stream, p);
+    finish<kMixes>(op, p, l, early);
+  }
+}
+
+}  // namespace
+
 template <int kMixes>
 void run(const char* op, Params p, int64_t tokens, const Launch& l) {
   const bool early = l.device.compute_capability >= 90;
   const int64_t d = p.streams.size[2];
   p.slices = slices_of(d);
   p.partial = static_cast<float*>(l.workspace);
-  for (int64_t first = 0; first < tokens; first += kPassTokens) {
-    p.first = static_cast<int32_t>(first);
-    p.tokens = static_cast<int32_t>(tokens - first < kPassTokens ? tokens - first : kPassTokens);
+  for (int64_t first = 0; take_pass(p, first, tokens); first += kPassTokens) {
     p.block_tokens = block_tokens(p.tokens);
     const int warps = p.tokens < kPartialWarps ? p.tokens : kPartialWarps;
     const dim3 grid(static_cast<unsigned>(p.slices), device::blocks_for(p.tokens, p.block_tokens));
@@ -48,12 +82,7 @@ void run(const char* op, Params p, int64_t tokens, const Launch& l) {
           l.stream, p);
     else
       device::launch(op, mix_partial<kMixes>, {grid, 32 * warps, 0, early, true}, l.stream, p);
-    if (!p.fn.data) continue;
-    const dim3 rows(static_cast<unsigned>(p.tokens), p.next_post.data ? 2 : 1);
-    if (d <= 8 * kFinishThreads)
-      device::launch(op, mix_finish<kMixes, 1>, {rows, kFinishThreads, 0, early, true}, l.stream, p);
-    else
-      device::launch(op, mix_finish<kMixes, 2>, {rows, kFinishThreads, 0, early, true}, l.stream, p);
+    if (p.fn.data) finish<kMixes>(op, p, l, early);
   }
 }
 template void run<kGates>(const char* op, Params p, int64_t tokens, const Launch& l);
@@ -68,6 +97,11 @@ size_t residual_mix_sm80_workspace(const ResidualMixArgs& a, const DeviceInfo&) 
 
 void residual_mix_sm80(const ResidualMixArgs& a, const Launch& l) {
   mix::run<kMixes>("residual_mix", mix::params(a), a.streams.size[0], l);
+}
+
+void residual_mix_sm90_fast(const ResidualMixArgs& a, const Launch& l) {
+  if (!a.fn.data || a.streams.size[0] < mix::kLeastMany) return residual_mix_sm80(a, l);
+  mix::run_many("residual_mix", mix::params(a), a.streams.size[0], l);
 }
 
 }  // namespace fathom::ops

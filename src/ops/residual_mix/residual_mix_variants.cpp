@@ -1,4 +1,7 @@
-// The variants of residual_mix. sm80 wants rows that begin at multiples of 16 bytes, post and comb dense in each token.
+// The variants of residual_mix:
+//   sm80       any number of tokens, a token's bits the same in every batch
+//   sm90_fast  sums of many tokens by tensor cores; other last bits than those of few tokens, which go as in sm80
+// sm80 wants rows that begin at multiples of 16 bytes, post and comb dense in each token.
 // Where y is given, streams, post and comb are read before the previous kernel of the stream has ended: it must not
 // write them.
 #include "ops/residual_mix/residual_mix.h"
@@ -12,6 +15,7 @@ bool residual_mix_cpu_can_run(const ResidualMixArgs& a, const DeviceInfo&);
 #ifdef FATHOM_HAVE_CUDA
 size_t residual_mix_sm80_workspace(const ResidualMixArgs& a, const DeviceInfo&);
 void residual_mix_sm80(const ResidualMixArgs& a, const Launch& l);
+void residual_mix_sm90_fast(const ResidualMixArgs& a, const Launch& l);
 
 namespace {
 
@@ -30,6 +34,10 @@ bool sm80_can_run(const ResidualMixArgs& a, const DeviceInfo& d) {
   return good;
 }
 
+bool sm90_fast_can_run(const ResidualMixArgs& a, const DeviceInfo& d) {
+  return sm80_can_run(a, d) && d.compute_capability >= 90 && a.y.stride[0] % 4 == 0 && a.fn.stride[0] % 4 == 0;
+}
+
 }  // namespace
 #endif
 
@@ -39,6 +47,7 @@ Variants<ResidualMixArgs> residual_mix_variants() {
       {"cpu", Backend::cpu, residual_mix_cpu_can_run, nullptr, residual_mix_cpu},
 #ifdef FATHOM_HAVE_CUDA
       {"sm80", Backend::cuda, sm80_can_run, residual_mix_sm80_workspace, residual_mix_sm80},
+      {"sm90_fast", Backend::cuda, sm90_fast_can_run, residual_mix_sm80_workspace, residual_mix_sm90_fast},
 #endif
   };
   return all;

@@ -1,5 +1,5 @@
-// Small operations that need nothing of one another, in one launch on a GPU. Each does what it does alone, by the same
-// code, bit for bit.
+// Small operations that need nothing of one another, in one launch on a GPU. Each but output_products does what it does
+// alone, by the same code, bit for bit.
 //
 // attention_inputs   query, window_write and, in layers with an indexer, index_query
 // compress_both      compress of KV rows and of index rows, ratio 4
