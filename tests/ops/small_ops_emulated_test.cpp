@@ -19,7 +19,7 @@
 #include "ops/index_select/wide_scan.cuh"
 #include "ops/linear/linear.h"
 #include "ops/query/query_kernel.cuh"
-#include "ops/residual_mix/mix_kernel.cuh"
+#include "ops/residual_mix/many_kernel.cuh"
 #include "ops/route/route_kernel.cuh"
 #include "ops/together/together_kernel.cuh"
 #include "ops/window_write/window_write_kernel.cuh"
@@ -118,6 +118,17 @@ void emulate_partial(const mix::Params& p, int64_t tokens) {
 }
 
 template <int kMixes>
+void emulate_finish(const mix::Params& p, int64_t tokens) {
+  const auto finish = [&](std::byte* shared) {
+    if (p.streams.size[2] <= 8 * mix::kFinishThreads)
+      mix::finish_block<kMixes, 1>(p, reinterpret_cast<float*>(shared));
+    else
+      mix::finish_block<kMixes, 2>(p, reinterpret_cast<float*>(shared));
+  };
+  grid(p.next_post.data ? 2 : 1, tokens, mix::kFinishThreads, mix::kFinishFloats * sizeof(float), finish);
+}
+
+template <int kMixes>
 void emulate_mix(mix::Params p, int64_t tokens) {
   const int64_t d = p.streams.size[2];
   p.slices = groups(d, mix::kSliceChannels), p.tokens = static_cast<int32_t>(tokens);
@@ -129,13 +140,7 @@ void emulate_mix(mix::Params p, int64_t tokens) {
   else
     emulate_partial<kMixes>(p, tokens);
   if (!p.fn.data) return;
-  const auto finish = [&](std::byte* shared) {
-    if (d <= 8 * mix::kFinishThreads)
-      mix::finish_block<kMixes, 1>(p, reinterpret_cast<float*>(shared));
-    else
-      mix::finish_block<kMixes, 2>(p, reinterpret_cast<float*>(shared));
-  };
-  grid(tokens, p.next_post.data ? 2 : 1, mix::kFinishThreads, mix::kFinishFloats * sizeof(float), finish);
+  emulate_finish<kMixes>(p, tokens);
 }
 
 TEST(SmallOpsEmulated, ResidualMixEndsAndBeginsHalves) {
@@ -143,8 +148,30 @@ TEST(SmallOpsEmulated, ResidualMixEndsAndBeginsHalves) {
                          [](const ResidualMixArgs& a) { emulate_mix<kMixes>(mix::params(a), a.streams.size[0]); });
 }
 
-TEST(SmallOpsEmulated, PartialSumsOfFewTokensHaveTheBitsOfThoseOfMany) {
-  constexpr int64_t kTokens = 3, kWidth = 256, kSlices = kWidth / mix::kSliceChannels;
+/// By tensor cores.
+void emulate_many_partial(const mix::Params& p, int64_t tokens) {
+  grid(p.slices, groups(tokens, mix::kManyTokens), 32 * mix::kManyWarps, mix::kManyFloats * sizeof(float),
+       [&](std::byte* shared) { mix::many_partial_block(p, reinterpret_cast<float*>(shared)); });
+}
+void emulate_many(mix::Params p, int64_t tokens) {
+  p.slices = groups(p.streams.size[2], mix::kManyChannels), p.tokens = static_cast<int32_t>(tokens);
+  std::vector<float> partial(static_cast<size_t>(tokens * p.slices * mix::kPitch<kMixes>), NAN);
+  p.partial = partial.data();
+  emulate_many_partial(p, tokens);
+  emulate_finish<kMixes>(p, tokens);
+}
+
+TEST(SmallOpsEmulated, ResidualMixOfManyTokensEndsAndBeginsHalves) {
+  check<ResidualMixArgs>("residual_mix", 12, [](const ResidualMixArgs& a) {
+    if (a.fn.data)
+      emulate_many(mix::params(a), a.streams.size[0]);
+    else
+      emulate_mix<kMixes>(mix::params(a), a.streams.size[0]);
+  });
+}
+
+TEST(SmallOpsEmulated, PartialSumsInAllWaysHaveTheSameStreamsAndThoseInSlicesOf32TheSameBits) {
+  constexpr int64_t kTokens = 19, kWidth = 256;
   std::mt19937 random(5);
   std::normal_distribution<float> normal;
   const auto numbers = [&](int64_t n) {
@@ -153,28 +180,72 @@ TEST(SmallOpsEmulated, PartialSumsOfFewTokensHaveTheBitsOfThoseOfMany) {
     return v;
   };
   std::vector<bf16> streams, y;
-  for (int64_t i = 0; i < kTokens * kStreams * kWidth; ++i) streams.push_back(to_bf16(normal(random)));
+  for (int64_t i = 0; i < kTokens * kStreams * kWidth; ++i)
+    streams.push_back(to_bf16(std::ldexp(normal(random), static_cast<int>(random() % 16) - 8)));
   for (int64_t i = 0; i < kTokens * kWidth; ++i) y.push_back(to_bf16(normal(random)));
   const auto post = numbers(kTokens * kStreams), comb = numbers(kTokens * 16), fn = numbers(kMixes * kStreams * kWidth);
   for (const bool ends : {true, false}) {
-    std::vector<float> partial[2];
-    std::vector<bf16> now[2] = {streams, streams};
-    for (int few = 0; few < 2; ++few) {
+    enum { kPlain, kFew, kMany, kWays };
+    std::vector<float> partial[kWays];
+    std::vector<bf16> now[kWays] = {streams, streams, streams};
+    for (int way = 0; way < kWays; ++way) {
       mix::Params p;
-      p.streams = View<bf16, 3>(now[few].data(), kTokens, int64_t{kStreams}, kWidth);
+      p.streams = View<bf16, 3>(now[way].data(), kTokens, int64_t{kStreams}, kWidth);
       if (ends) p.y = View<const bf16, 2>(y.data(), kTokens, kWidth);
       p.post = &post[0].x, p.comb = &comb[0].x, p.post_stride = kStreams, p.comb_stride = 16;
       p.fn = View<const float, 2>(&fn[0].x, int64_t{kMixes}, kStreams * kWidth);
-      p.tokens = kTokens, p.slices = kSlices, p.block_tokens = mix::block_tokens(kTokens);
-      partial[few].assign(static_cast<size_t>(kTokens * kSlices * mix::kPitch<kMixes>), 0);
-      p.partial = partial[few].data();
-      if (few)
-        grid(kSlices, kTokens, 32 * mix::kFewWarps, 0, [&](std::byte*) { mix::few_partial_block(p); });
+      p.tokens = kTokens, p.block_tokens = mix::block_tokens(kTokens);
+      p.slices = kWidth / (way == kMany ? mix::kManyChannels : mix::kSliceChannels);
+      partial[way].assign(static_cast<size_t>(kTokens * p.slices * mix::kPitch<kMixes>), 0);
+      p.partial = partial[way].data();
+      if (way == kFew)
+        grid(p.slices, kTokens, 32 * mix::kFewWarps, 0, [&](std::byte*) { mix::few_partial_block(p); });
+      else if (way == kMany)
+        emulate_many_partial(p, kTokens);
       else
         emulate_partial<kMixes>(p, kTokens);
     }
-    EXPECT_EQ(std::memcmp(now[0].data(), now[1].data(), now[0].size() * sizeof(bf16)), 0);
-    EXPECT_EQ(std::memcmp(partial[0].data(), partial[1].data(), partial[0].size() * sizeof(float)), 0);
+    for (int way = 1; way < kWays; ++way)
+      EXPECT_EQ(std::memcmp(now[kPlain].data(), now[way].data(), streams.size() * sizeof(bf16)), 0) << way;
+    EXPECT_EQ(std::memcmp(partial[kPlain].data(), partial[kFew].data(), partial[kPlain].size() * sizeof(float)), 0);
+    for (int64_t t = 0; t < kTokens; ++t) {
+      const auto total = [&](int way, int64_t value) {
+        const int64_t slices = static_cast<int64_t>(partial[way].size()) / kTokens / mix::kPitch<kMixes>;
+        double sum = 0;
+        for (int64_t s = 0; s < slices; ++s)
+          sum += partial[way][static_cast<size_t>((t * slices + s) * mix::kPitch<kMixes> + value)];
+        return sum;
+      };
+      const double squares = total(kPlain, kMixes);  // a mix has about their root: weights are of order one
+      EXPECT_NEAR(total(kMany, kMixes), squares, 1e-6 * squares) << t;
+      for (int m = 0; m < kMixes; ++m)
+        EXPECT_NEAR(total(kMany, m), total(kPlain, m), 2e-6 * std::sqrt(squares)) << t << ", " << m;
+    }
+  }
+}
+
+TEST(SmallOpsEmulated, WhatStreamsCarryHasTheSameBitsForManyTokensAsForFew) {
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  for (int round = 0; round < 500; ++round) {
+    device::Float4 post = {1, 1, 1, 1}, comb[kStreams];
+    for (auto& e : comb) e = {normal(random), normal(random), normal(random), normal(random)};
+    mix::Params p;
+    p.post = &post.x, p.comb = &comb[0].x;
+    device::Words2 x[kStreams];
+    mix::Inputs channels[4] = {};
+    for (int k = 0; k < kStreams; ++k) {
+      for (auto& channel : channels)
+        channel.x[k] = to_bf16(round == 0 ? 0.0f : std::ldexp(normal(random), static_cast<int>(random() % 24) - 12));
+      for (int i = 0; i < 2; ++i)
+        x[k].word[i] = channels[2 * i].x[k].bits | static_cast<uint32_t>(channels[2 * i + 1].x[k].bits) << 16;
+    }
+    float sum[kStreams][4];
+    mix::carry_channels(p, 0, x, sum);
+    for (int i = 0; i < 4; ++i) {
+      const mix::Carried want = mix::carry(p, 0, channels[i]);
+      for (int k = 0; k < kStreams; ++k) EXPECT_EQ(sum[k][i], want.sum[k]) << round << ", " << i << ", " << k;
+    }
   }
 }
 
