@@ -538,8 +538,8 @@ FATHOM_DEVICE void copy_box(void* shared, const TensorMap* map, int column, int 
       : "memory");
 #endif
 }
-/// The same for weights, of which a decode step reads more than the L2 holds: they leave it before anything else does, so
-/// that what is read again (activations, code) stays there.
+/// The same for weights, of which a decode step reads more than the L2 holds: they leave it before anything else does,
+/// so that what is read again (activations, code) stays there.
 FATHOM_DEVICE void copy_weight_box(void* shared, const TensorMap* map, int column, int row, int plane, Phases* b) {
 #if __CUDA_ARCH__ >= 900
   constexpr uint64_t kEvictFirst = 0x12F0000000000000;  // what createpolicy.fractional.L2::evict_first makes for 1.0

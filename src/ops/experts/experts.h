@@ -2,8 +2,8 @@
 //
 //   a = min(w1 x, limit); b = clamp(w3 x, -limit, limit); h = bf(weight * (silu(a) * b)); y_e = w2 act_quant(h), bf16
 //   y = bf(sum of y_e in ascending expert id, fp32, then + shared(x))       the shared expert has no weight, same clamp
-// A rank of a tensor-parallel model has a part of every expert's width I, or some of the experts: ids of others take part
-// in nothing. It wants the sum as it is, in fp32; with a part of the width each y_e is rounded on each rank.
+// A rank of a tensor-parallel model has a part of every expert's width I, or some of the experts: ids of others take
+// part in nothing. It wants the sum as it is, in fp32; with a part of the width each y_e is rounded on each rank.
 // Products of fp4 weights accumulate per 32 columns with the activation scale of their 128.
 #pragma once
 
