@@ -59,7 +59,7 @@ FATHOM_DEVICE void bring_codes(const Params& p, const Maps& maps, const Place& a
 template <int kTiles>
 FATHOM_DEVICE void load_factors(const Params& p, const Place& at, const Slice& slice,
                                 const CodesStaging<kTiles>& shared) {
-  constexpr int kTokens = shared.kTokens, kThreads = 32 * codes_consumers(kTiles);
+  constexpr int kTokens = CodesStaging<kTiles>::kTokens, kThreads = 32 * codes_consumers(kTiles);
   const uint8_t* weight_scale = at.weight_scale(p) + slice.begin;
   FATHOM_UNROLL_4
   for (int i = device::thread_index(); i < slice.count * kTokens; i += kThreads) {

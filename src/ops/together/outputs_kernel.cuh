@@ -5,8 +5,8 @@
 // gate in memory. Each block quantises all of z for itself.
 //
 // Codes become fp16, which is exact. So do activations: z as codes without their scale, o times a power of two for each
-// 128 columns (what is 2^28 times smaller than the largest of them is rounded). Products are summed in fp32, those of 128 columns are scaled and added. Other slices than the single
-// operations have, so other last bits: for --fast.
+// 128 columns (what is 2^28 times smaller than the largest of them is rounded). Products are summed in fp32, those of
+// 128 columns are scaled and added. Other slices than the single operations have, so other last bits: for --fast.
 #pragma once
 
 #include "ops/device/rows.cuh"
