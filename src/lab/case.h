@@ -120,6 +120,18 @@ class Case {
     }
   }
 
+  /// Variants that `differs` names take few tokens through other kernels than many, or divide their work by the batch:
+  /// a token alone has other last bits.
+  template <typename Differs>
+  requires std::is_invocable_v<Differs, const Implementation&>
+  void batch_moves_bits(const Differs& differs) {
+    for (Implementation& v : implementations)
+      if (differs(v)) v.run_token = nullptr;
+  }
+  void batch_moves_bits(std::string_view variant) {
+    batch_moves_bits([variant](const Implementation& v) { return v.name == variant; });
+  }
+
   /// The variant of that name; null when there is none.
   const Implementation* find(std::string_view name) const;
   /// The case's own buffers as addresses, for questions about static shapes and for truths. Not to be written.

@@ -159,7 +159,9 @@ TEST(Choose, RowsOfAllKindsBesideEachOtherAndInTurnDoNotDisturbEachOther) {
     for (int i = 0; i < kinds; ++i) add(r, kind.emplace_back(static_cast<Kind>((i + round) % kinds)));
     const auto want = by_reference(r), got = by_kernel(r, 7 + static_cast<uint32_t>(round), 132, exchange);
     for (size_t i = 0; i < kind.size(); ++i) {
-      if (kind[i] == nan || kind[i] == infinite) EXPECT_EQ(want[i], kRowNotFinite);
+      if (kind[i] == nan || kind[i] == infinite) {
+        EXPECT_EQ(want[i], kRowNotFinite);
+      }
       EXPECT_EQ(got[i], kind[i] == too_many ? kRowNotDrawn : want[i]) << "round " << round << ", kind " << kind[i];
     }
   }

@@ -267,24 +267,25 @@ void stream(const LinearFp8Args& a, bool paired = false, unsigned seed = 1) {
   stream::fit(stream::Input::e4m3, plan, work.params.units);
   stream::set_plan(work.params, plan);
   const stream::Maps maps = stream::describe_weights(work, device::emulated_map);
-  const auto run = [&]<int kTiles>() {
+  stream::with_tiles(plan, [&]<int kTiles>() {
     device::emulator::run_grid(plan.cluster(), plan.token_tiles, plan.grid_tiles(), stream::threads(kTiles),
                                plan.shared_bytes, plan.cluster() > 1, seed,
                                [&](std::byte* shared) { stream::linear_block<kTiles>(work.params, maps, shared); });
-  };
-  if (plan.tiles == 1) return run.operator()<1>();
-  if (plan.tiles == 2) return run.operator()<2>();
-  if (plan.tiles == 4) return run.operator()<4>();
-  run.operator()<8>();
+  });
 }
 
-void expect_streamed(int64_t tokens, int64_t k, const std::vector<int64_t>& rows, bool paired = false) {
+template <typename Run>
+void expect_right(int64_t tokens, int64_t k, const std::vector<int64_t>& rows, const Run& run) {
   Problem p(tokens, k, rows, 7);
   linear_fp8_ref(p.fp8(), {});
   const auto want = p.y16;
   p.poison();
-  stream(p.fp8(), paired);
+  run(p.fp8());
   EXPECT_LE(worst_error(p, p.y16, want), 4e-3) << tokens << " x " << k;
+}
+
+void expect_streamed(int64_t tokens, int64_t k, const std::vector<int64_t>& rows, bool paired = false) {
+  expect_right(tokens, k, rows, [&](const LinearFp8Args& a) { stream(a, paired); });
 }
 
 TEST(LinearEmulated, Fp8ProductsThatStreamMatchTheReference) {
@@ -326,24 +327,15 @@ void multiply_as_codes(const LinearFp8Args& a, unsigned seed = 1) {
   const stream::Plan plan = stream::make_codes_plan(work.row_tiles, work.params.units, work.params.tokens);
   stream::set_plan(work.params, plan);
   const stream::Maps maps = stream::describe_codes(work, plan, device::emulated_map);
-  const auto run = [&]<int kTiles>() {
+  stream::with_tiles(plan, [&]<int kTiles>() {
     device::emulator::run_grid(plan.cluster(), plan.token_tiles, plan.row_tiles, stream::codes_threads(kTiles),
                                plan.shared_bytes, plan.cluster() > 1, seed,
                                [&](std::byte* shared) { stream::codes_block<kTiles>(work.params, maps, shared); });
-  };
-  if (plan.tiles == 1) return run.operator()<1>();
-  if (plan.tiles == 2) return run.operator()<2>();
-  if (plan.tiles == 4) return run.operator()<4>();
-  run.operator()<8>();
+  });
 }
 
 void expect_right_as_codes(int64_t tokens, int64_t k, const std::vector<int64_t>& rows) {
-  Problem p(tokens, k, rows, 7);
-  linear_fp8_ref(p.fp8(), {});
-  const auto want = p.y16;
-  p.poison();
-  multiply_as_codes(p.fp8());
-  EXPECT_LE(worst_error(p, p.y16, want), 4e-3) << tokens << " x " << k;
+  expect_right(tokens, k, rows, [](const LinearFp8Args& a) { multiply_as_codes(a); });
 }
 
 TEST(LinearEmulated, ProductsOfCodesAsTheyAreMatchTheReference) {
@@ -362,9 +354,9 @@ TEST(LinearPlan, CodesAsTheyAreHaveRoomInEveryShape) {
         const stream::Plan p = stream::make_codes_plan(row_tiles, units, tokens);
         EXPECT_TRUE(stream::can_multiply_codes(units));
         EXPECT_LE(p.slices(), std::min(units, stream::kMaxSlices));
-        EXPECT_LE(stream::longest_slice(units, p.log2_slices), stream::kMostCodesUnits);
+        EXPECT_LE(longest_slice(units, p.log2_slices), stream::kMostCodesUnits);
         EXPECT_LE(p.shared_bytes, size_t{227 * 1024});
-        EXPECT_GE(p.stages, std::min(2, stream::longest_slice(units, p.log2_slices)));
+        EXPECT_GE(p.stages, std::min(2, longest_slice(units, p.log2_slices)));
       }
   EXPECT_FALSE(stream::can_multiply_codes(513));
 }
@@ -396,7 +388,7 @@ TEST(LinearPlan, KeepsSlicesAndLimitsForEveryShapeAndDevice) {
             ASSERT_LE(p.threads(), 32 * gemm::most_warps(math, p.tiles));
             ASSERT_EQ(p.group_warps % gemm::least_group_warps(math), 0);
             ASSERT_LE(p.shared_bytes, static_cast<size_t>(device.shared_bytes));
-            ASSERT_TRUE(p.chunk_units >= gemm::longest_slice(units, slices) ||
+            ASSERT_TRUE(p.chunk_units >= longest_slice(units, slices) ||
                         p.chunk_units % gemm::chunk_step(math, p.tiles) == 0);
           }
         }

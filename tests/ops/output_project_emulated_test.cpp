@@ -84,15 +84,11 @@ void stream_heads(const OutputProjectArgs& a, unsigned seed) {
   stream::set_plan(work.params, plan);
   const stream::Maps maps = stream::describe_weights(work, device::emulated_map);
   const op::Results to = op::results_of(a);
-  const auto run = [&]<int kTiles>() {
+  stream::with_tiles(plan, [&]<int kTiles>() {
     device::emulator::run_grid(plan.cluster(), plan.token_tiles, plan.grid_tiles(), stream::threads(kTiles),
                                plan.shared_bytes, plan.cluster() > 1, seed,
                                [&](std::byte* shared) { op::stream_project<kTiles>(work.params, maps, to, shared); });
-  };
-  if (plan.tiles == 1) return run.operator()<1>();
-  if (plan.tiles == 2) return run.operator()<2>();
-  if (plan.tiles == 4) return run.operator()<4>();
-  run.operator()<8>();
+  });
 }
 
 void run_heads(Projection& p, const OutputProjectArgs& a, bool streams, unsigned seed) {

@@ -185,8 +185,7 @@ Case make(Shape s, bool ragged, Rng& rng) {
         ragged ? std::function<ops::ExpertsArgs(ops::ExpertsArgs, int64_t)>(Shape::token) : nullptr, s.tokens);
   };
   bind(all.first(on_gpu), ops::Backend::cpu), bind(all.subspan(on_gpu), ops::Backend::cuda);
-  for (Implementation& v : c.implementations)
-    if (v.name == "sm90_fast") v.run_token = nullptr;  // few tokens go through other kernels than many
+  c.batch_moves_bits("sm90_fast");
   return c;
 }
 

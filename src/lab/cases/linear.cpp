@@ -123,8 +123,7 @@ Case fp8_case(int64_t tokens, int64_t k, const std::vector<int64_t>& ns, bool ra
   c.bind<LinearFp8Args>(
       linear_fp8_variants(), [s](const Addresses& a) { return s.args(a); },
       ragged ? std::function(Fp8Case::token) : nullptr, tokens);
-  for (Implementation& v : c.implementations)
-    if (v.name == "sm90_fast") v.run_token = nullptr;  // few tokens go through another kernel than many
+  c.batch_moves_bits("sm90_fast");
   return c;
 }
 

@@ -13,19 +13,34 @@ namespace {
 
 using ops::OutputProductsArgs;
 
+/// Memory for the codes of z.
+struct Codes {
+  std::vector<e4m3> code;
+  std::vector<e8m0> scale;
+  View<e4m3, 2> codes;
+  View<e8m0, 2> scales;
+
+  Codes(int64_t tokens, int64_t columns)
+      : code(static_cast<size_t>(tokens * columns)),
+        scale(static_cast<size_t>(tokens * columns / 128)),
+        codes(code.data(), tokens, columns),
+        scales(scale.data(), tokens, columns / 128) {}
+  /// y = codes . wo_b, by the reference.
+  void multiply(const ops::Fp8Weight& wo_b, View<bf16, 2> y) const {
+    ops::LinearFp8Args product;
+    product.x = codes, product.x_scale = scales;
+    product.part[product.parts++] = {wo_b, y};
+    ops::find_variant(ops::linear_fp8_variants(), "ref")->run(product, {});
+  }
+};
+
 /// The operations one after the other, by their references.
 void run_ref(const OutputProductsArgs& a, const ops::Launch& l) {
-  const int64_t tokens = a.heads.z.size[0], columns = a.heads.z.size[1];
-  std::vector<e4m3> codes(static_cast<size_t>(tokens * columns));
-  std::vector<e8m0> scale(static_cast<size_t>(tokens * columns / 128));
+  const Codes z(a.heads.z.size[0], a.heads.z.size[1]);
   ops::OutputProjectArgs heads = a.heads;
-  heads.z_codes = View<e4m3, 2>(codes.data(), tokens, columns);
-  heads.z_scale = View<e8m0, 2>(scale.data(), tokens, columns / 128);
+  heads.z_codes = z.codes, heads.z_scale = z.scales;
   ops::find_variant(ops::output_project_variants(), "ref")->run(heads, l);
-  ops::LinearFp8Args product;
-  product.x = heads.z_codes, product.x_scale = heads.z_scale;
-  product.part[product.parts++] = {a.wo_b, a.y};
-  ops::find_variant(ops::linear_fp8_variants(), "ref")->run(product, l);
+  z.multiply(a.wo_b, a.y);
 }
 
 /// The op has CUDA variants alone.
@@ -42,19 +57,13 @@ ops::Variants<OutputProductsArgs> variants() {
 
 /// y must be the product of the z that was found, quantised: where z differs in its last bit a code may differ, too.
 std::string y_follows(View<const bf16, 2> z, const ops::Fp8Weight& wo_b, View<const bf16, 2> y) {
-  const int64_t tokens = z.size[0], columns = z.size[1], rows = y.size[1];
-  std::vector<e4m3> codes(static_cast<size_t>(tokens * columns));
-  std::vector<e8m0> scale(static_cast<size_t>(tokens * columns / 128));
+  const int64_t tokens = z.size[0], rows = y.size[1];
+  const Codes quantised(tokens, z.size[1]);
   std::vector<bf16> want(static_cast<size_t>(tokens * rows));
   ops::QuantizeArgs q;
-  q.x = z;
-  q.codes = View<e4m3, 2>(codes.data(), tokens, columns);
-  q.scale = View<e8m0, 2>(scale.data(), tokens, columns / 128);
+  q.x = z, q.codes = quantised.codes, q.scale = quantised.scales;
   ops::find_variant(ops::quantize_variants(), "ref")->run(q, {});
-  ops::LinearFp8Args product;
-  product.x = q.codes, product.x_scale = q.scale;
-  product.part[product.parts++] = {wo_b, View<bf16, 2>(want.data(), tokens, rows)};
-  ops::find_variant(ops::linear_fp8_variants(), "ref")->run(product, {});
+  quantised.multiply(wo_b, View<bf16, 2>(want.data(), tokens, rows));
   for (int64_t t = 0; t < tokens; ++t) {
     double largest = 0;
     for (int64_t i = 0; i < rows; ++i)

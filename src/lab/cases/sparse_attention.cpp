@@ -284,8 +284,7 @@ Case random_case(uint64_t seed) {
       sparse_attention_variants(), [s](const Addresses& a) { return s.args(a); },
       std::function<SparseAttentionArgs(SparseAttentionArgs, int64_t)>(Shape::token), s.tokens);
   // Most CUDA variants divide the rows of a token as the size of the batch suggests, which moves last bits.
-  for (Implementation& v : c.implementations)
-    if (v.backend == Backend::cuda && v.name != "exact") v.run_token = nullptr;
+  c.batch_moves_bits([](const Implementation& v) { return v.backend == Backend::cuda && v.name != "exact"; });
   return c;
 }
 

@@ -20,9 +20,6 @@ static_assert(kCodesBarriers >= (1 + 2 * kMostCodesStages) * 8);
 constexpr int codes_stage_bytes(int tiles) {
   return kCodesRowBytes + tokens_of(tiles) * kUnitColumns;
 }
-FATHOM_HOST_DEVICE constexpr int longest_slice(int units, int log2_slices) {
-  return (units + (1 << log2_slices) - 1) >> log2_slices;
-}
 /// Barriers and factors.
 FATHOM_HOST_DEVICE constexpr int codes_header(int tiles, int units, int log2_slices) {
   return (kCodesBarriers + longest_slice(units, log2_slices) * 8 * tiles * static_cast<int>(sizeof(float)) + 1023) /

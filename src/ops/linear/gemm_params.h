@@ -11,6 +11,7 @@
 #include <optional>
 
 #include "ops/linear/linear.h"
+#include "ops/linear/slices.h"
 
 namespace fathom::ops::gemm {
 
@@ -94,14 +95,6 @@ struct Params {
   FATHOM_HOST_DEVICE int slice_warps() const { return 1 << log2_slice_warps; }
   FATHOM_HOST_DEVICE int group_warps() const { return 1 << log2_group_warps; }
 };
-
-/// Slice `slice` of 2^log2_slices begins here.
-FATHOM_HOST_DEVICE inline int first_unit(int units, int log2_slices, int slice) {
-  return units * slice >> log2_slices;
-}
-FATHOM_HOST_DEVICE inline int longest_slice(int units, int log2_slices) {
-  return (units + (1 << log2_slices) - 1) >> log2_slices;
-}
 
 /// Units of a warp under way at once.
 inline constexpr int kLeastAhead = 2, kMostAhead = 4;

@@ -15,11 +15,9 @@ __global__ void __launch_bounds__(codes_threads(kTiles), 2)
 }  // namespace
 
 void launch_codes(const Params& p, const Maps& maps, const Plan& plan, void* stream) {
-  const auto kernel = plan.tiles == 1   ? linear_codes<1>
-                      : plan.tiles == 2 ? linear_codes<2>
-                      : plan.tiles == 4 ? linear_codes<4>
-                                        : linear_codes<8>;
-  launch_tiles("linear_fp8", kernel, plan, codes_threads(plan.tiles), stream, p, maps);
+  with_tiles(plan, [&]<int kTiles>() {
+    launch_tiles("linear_fp8", linear_codes<kTiles>, plan, codes_threads(kTiles), stream, p, maps);
+  });
 }
 
 }  // namespace fathom::ops::stream

@@ -15,11 +15,9 @@ __global__ void __launch_bounds__(threads(kTiles), 2)
 }  // namespace
 
 void launch_linear(const Params& p, const Maps& maps, const Plan& plan, void* stream) {
-  const auto kernel = plan.tiles == 1   ? linear_stream<1>
-                      : plan.tiles == 2 ? linear_stream<2>
-                      : plan.tiles == 4 ? linear_stream<4>
-                                        : linear_stream<8>;
-  launch_tiles("linear_fp8", kernel, plan, threads(plan.tiles), stream, p, maps);
+  with_tiles(plan, [&]<int kTiles>() {
+    launch_tiles("linear_fp8", linear_stream<kTiles>, plan, threads(kTiles), stream, p, maps);
+  });
 }
 
 }  // namespace fathom::ops::stream

@@ -11,6 +11,7 @@
 
 #include "ops/device/tensor_map.h"
 #include "ops/linear/linear.h"
+#include "ops/linear/slices.h"
 
 namespace fathom::ops::stream {
 
@@ -49,6 +50,15 @@ struct Plan {
   int cluster() const { return slices() >> (paired ? 1 : 0); }
   int grid_tiles() const { return row_tiles << (paired ? 1 : 0); }
 };
+
+/// `run.operator()<kTiles>()` for a plan's tiles.
+template <typename Run>
+void with_tiles(const Plan& plan, const Run& run) {
+  if (plan.tiles == 1) return run.template operator()<1>();
+  if (plan.tiles == 2) return run.template operator()<2>();
+  if (plan.tiles == 4) return run.template operator()<4>();
+  run.template operator()<8>();
+}
 
 struct Part {
   const uint8_t* scale = nullptr;
@@ -116,11 +126,6 @@ inline size_t shared_for(Input input, const Plan& p) {
   const int share = (tokens_of(p.tiles) + p.cluster() - 1) / p.cluster();
   const int rows = tokens_of(p.tiles) + (p.cluster() > 1 ? share * p.cluster() : 0);
   return kHeader + std::max(staged, static_cast<size_t>(rows * kRowFloats) * sizeof(float));
-}
-
-/// First unit of slice `slice`.
-FATHOM_HOST_DEVICE inline int first_unit(int units, int log2_slices, int slice) {
-  return units * slice >> log2_slices;
 }
 
 /// Blocks that keep memory busy. A constant: results must not depend on the device.

@@ -17,11 +17,9 @@ __global__ void __launch_bounds__(stream::threads(kTiles), 2)
 
 void launch_stream(const stream::Params& p, const stream::Maps& maps, const Results& to, const stream::Plan& plan,
                    void* stream) {
-  const auto kernel = plan.tiles == 1   ? project_stream<1>
-                      : plan.tiles == 2 ? project_stream<2>
-                      : plan.tiles == 4 ? project_stream<4>
-                                        : project_stream<8>;
-  stream::launch_tiles("output_project", kernel, plan, stream::threads(plan.tiles), stream, p, maps, to);
+  stream::with_tiles(plan, [&]<int kTiles>() {
+    stream::launch_tiles("output_project", project_stream<kTiles>, plan, stream::threads(kTiles), stream, p, maps, to);
+  });
 }
 
 }  // namespace fathom::ops::output_projection

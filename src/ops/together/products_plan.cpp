@@ -26,7 +26,7 @@ bool plan_product(Math math, const gemm::Params& p, int ahead, const DeviceInfo&
   if (plan.slices() < kProductCluster) return false;
   plan.cluster = kProductCluster, plan.slice_warps = plan.slices() / kProductCluster;
   plan.group_warps = kProductWarps / plan.slice_warps, plan.tiles = 1;
-  plan.chunk_units = gemm::longest_slice(p.units, plan.log2_slices);
+  plan.chunk_units = longest_slice(p.units, plan.log2_slices);
   plan.ahead = std::min(ahead, plan.chunk_units), plan.stages = std::min(ahead + 1, plan.chunk_units);
   plan.early = true;
   return plan.group_warps >= gemm::least_group_warps(math);
