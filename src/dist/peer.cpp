@@ -83,11 +83,11 @@ class Peer final : public Communicator {
     return Failure{link_.rank, fmt::format("a sum waited {} s for the other ranks", kPatience / 1'000'000'000)};
   }
   void reset() override {
-    device_->zero(inbox_.data(), inbox_.size());
-    device_->zero(counters_.data(), counters_.size());
     try {
+      device_->zero(inbox_.data(), inbox_.size());
+      device_->zero(counters_.data(), counters_.size());
       device_->synchronize("resetting");
-    } catch (const Error&) {  // the next step says it again
+    } catch (const Error&) {  // of a GPU that can be used no more: the next step says it again
     }
     group_->words->gave_up[link_.rank] = 0, group_->words->give_up = 0;
     group_->meeting.reset();

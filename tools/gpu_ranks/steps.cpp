@@ -72,19 +72,20 @@ TEST(Step, WhoseOperationFailsOnOneGpuIsNamedAndTheNextGivesTheRightBits) {
   for (size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<int32_t>(5 + 37 * i % 400);
   const auto text = std::span(std::as_const(ids));
   for (const bool graphs : {false, true}) {
-    Parts healthy(graphs), s(graphs);
-    const SequenceId a = healthy.cache.create(), b = s.cache.create();
-    healthy.feed(a, text.first(40)), s.feed(b, text.first(40));
-    const auto one = healthy.feed(a, text.subspan(40, 1)), three = healthy.feed(a, text.subspan(41, 3));
-    for (const int gpu : {1, 0}) {
+    for (const int gpu : {1, 0}) {  // where steps are recorded, the rank that does not fail keeps its recording
+      SCOPED_TRACE(fmt::format("GPU {}, {}", gpu, graphs ? "recorded" : "op by op"));
+      Parts healthy(graphs), s(graphs);
+      const SequenceId a = healthy.cache.create(), b = s.cache.create();
+      healthy.feed(a, text.first(40)), s.feed(b, text.first(40));
+      const auto one = healthy.feed(a, text.subspan(40, 1)), three = healthy.feed(a, text.subspan(41, 3));
       Broken::gpu = gpu;
       EXPECT_EQ(error_of(s, b, text.subspan(40, 1)),
                 fmt::format("rank {} of 2: operation quantize: the chip is on fire", gpu));
       Broken::gpu = -1;
+      EXPECT_EQ(s.cache.length(b), 40);
+      EXPECT_EQ(s.feed(b, text.subspan(40, 1)), one);
+      EXPECT_EQ(s.feed(b, text.subspan(41, 3)), three);
     }
-    EXPECT_EQ(s.cache.length(b), 40);
-    EXPECT_EQ(s.feed(b, text.subspan(40, 1)), one) << (graphs ? "recorded" : "op by op");
-    EXPECT_EQ(s.feed(b, text.subspan(41, 3)), three);
   }
 }
 
@@ -99,7 +100,8 @@ TEST(Step, DISABLED_WhoseKernelFaultsOnOneGpuEndsWithAnErrorAndTheProcessEnds) {
     const auto start = Clock::now();
     const std::string error = error_of(s, id, std::span(text).subspan(2, 1));
     std::printf("after %.0f ms: %s\n", milliseconds_since(start), error.c_str());
-    EXPECT_NE(error.find("rank 1 of 2: "), std::string::npos) << error;
+    // Whose memory is mapped into a GPU that faulted has lost its context too: the second time any rank may be first.
+    EXPECT_NE(error.find(again == 0 ? "rank 1 of 2: " : " of 2: "), std::string::npos) << error;
     EXPECT_NE(error.find("illegal memory access"), std::string::npos) << error;
   }
   EXPECT_EQ(s.cache.length(id), 2);

@@ -56,7 +56,7 @@ struct Meeting {
   FATHOM_DEVICE int size() const { return 2 * slices * tokens * kGroupRows; }
   FATHOM_DEVICE void init(int warps) const {
     FATHOM_UNROLL_1
-    for (int i = 0; i < 2; ++i) device::init_phases(done + i, warps), device::init_phases(free + i, 1);
+    for (int i = 0; i < 2; ++i) device::init_phases(done + i, 32 * warps), device::init_phases(free + i, 32);
     device::publish_phases();
   }
   /// Hands over this warp's sums.
@@ -64,10 +64,8 @@ struct Meeting {
     float* to = at(round, slice, matrix);
     for_few_sums(sum, count, lane, [&](int i, int row, float v) { to[i * kGroupRows + row] = v; });
   }
-  FATHOM_DEVICE void arrive(int round, int lane) const {
-    device::sync_warp();
-    if (lane == 0) device::arrive(done + (round & 1));
-  }
+  /// Each lane for what it stored: checkers of races do not follow a lane that arrives for its warp.
+  FATHOM_DEVICE void arrive(int round) const { device::arrive(done + (round & 1)); }
   FATHOM_DEVICE float* at(int round, int slice, int matrix) const {
     return sums + (round & 1) * size() + (2 * slice + matrix) * tokens * kGroupRows;
   }
@@ -95,7 +93,7 @@ FATHOM_DEVICE void few_hidden(const Params& p, const Meeting& m, const FewTask& 
 FATHOM_DEVICE void end_shared(const Params& p, const UpTasks& tasks, const Meeting& m, const FewTask& t,
                               const float (&sum)[4], int lane) {
   m.put(sum, 0, t.slice, t.part, p.tokens, lane);
-  m.arrive(0, lane);
+  m.arrive(0);
   if (t.slice != 0 || t.part != 0) return;
   device::await(m.done, 0);
   few_hidden(p, m, t, tasks.row, 0, lane);
@@ -108,12 +106,11 @@ FATHOM_DEVICE void end_routed(const Params& p, const UpTasks& tasks, const Meeti
   if (round >= 2) device::await(m.free + (round & 1), round / 2 - 1);
   FATHOM_UNROLL
   for (int i = 0; i < 2; ++i) m.put(sum[i], round, t.slice, i, tokens, lane);
-  m.arrive(round, lane);
+  m.arrive(round);
   if (round % m.slices != t.slice) return;
   device::await(m.done + (round & 1), round / 2);
   few_hidden(p, m, t, tasks.row, round, lane);
-  device::sync_warp();
-  if (lane == 0) device::arrive(m.free + (round & 1));
+  device::arrive(m.free + (round & 1));
 }
 
 /// Tasks of a warp of up: product, meeting, hidden rows.

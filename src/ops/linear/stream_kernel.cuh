@@ -304,8 +304,8 @@ FATHOM_DEVICE void produce(const Params& p, const Maps& maps, const Place& at, c
                                  lane);
     if constexpr (kInput == Input::e4m3) scale.store(shared.scales + stage * shared.kTokens, at, first + lane);
     device::publish_to_products();
-    device::sync_warp();
-    if (lane == 0) device::arrive(shared.full + stage);
+    device::arrive(shared.full + stage);  // each lane for what it stored: checkers of races follow no other way
+    device::sync_warp();                  // all have read what is asked for anew
     ask(i + kInputStages);
     if constexpr (kInput == Input::e4m3)  // not before: the fence waits for all loads
       if (i + 1 < count) scale.load(p, at, begin + (i + 1) * step, first + lane);
@@ -402,7 +402,7 @@ FATHOM_DEVICE void multiply_tile(const Params& p, const Maps& maps, const Place&
   } else if (at.warp == kConsumers && at.lane == 0) {
     device::init_phases(shared.received, 1);
     for (int i = 0; i < p.x_stages; ++i)
-      device::init_phases(shared.full + i, producers(kTiles) / 2),
+      device::init_phases(shared.full + i, 32 * producers(kTiles) / 2),
           device::init_phases(shared.empty + i, p.paired ? kConsumers / 2 : kConsumers);
     for (int i = 0; i < producers(kTiles) * kInputStages; ++i) device::init_phases(shared.came + i, 1);
     device::publish_phases();
