@@ -8,6 +8,7 @@
 
 #include "ops/experts/experts.h"
 #include "ops/experts/moe_few_both.cuh"
+#include "ops/experts/moe_many.cuh"
 #include "ops/gpu_emulator.h"
 #include "ops/order/order.h"
 
@@ -77,6 +78,19 @@ void emulate_few(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
   emulate_two_launches(p, plan, seed);
 }
 
+void emulate_many(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
+  const moe::Maps maps = moe::describe_weights(p, device::emulated_map, moe::kManyRows);
+  const auto run = [&](int blocks, int threads, const std::function<void(std::byte*)>& block) {
+    device::emulator::run_grid(blocks, 1, 1, threads, moe::kManyShared, false, seed, block);
+  };
+  const auto run_both = [&]<int kTiles>() {
+    run(plan.many_blocks, moe::kManyThreads, [&](std::byte* s) { moe::many_block<false, kTiles>(p, maps, s); });
+    run(plan.many_blocks, moe::kManyThreads, [&](std::byte* s) { moe::many_block<true, kTiles>(p, maps, s); });
+  };
+  plan.many_tokens > 32 ? run_both.operator()<8>() : run_both.operator()<4>();
+  run(p.tokens, moe::kPrepareThreads, [&](std::byte*) { moe::many_sum(p); });
+}
+
 /// Codes in the order of the kernels; `to` keeps them.
 void order(ExpertWeight& w, int32_t experts, std::vector<std::byte>& to) {
   to.assign(w.codes, w.codes + w.codes_stride * experts);
@@ -101,6 +115,7 @@ void emulate(ExpertsArgs a, unsigned seed = 1, int stream_blocks = 0, bool group
   if (plan.few) return emulate_few(p, plan, seed);
   device::emulator::run_grid(p.tokens + 1, 1, 1, moe::kPrepareThreads, plan.prepare_shared, false, seed,
                              [&](std::byte* shared) { moe::prepare_block(p, shared); });
+  if (plan.many_blocks > 0) return emulate_many(p, plan, seed);
   if (plan.stream_blocks > 0)
     return groups ? emulate_stream<true>(p, plan, seed) : emulate_stream<false>(p, plan, seed);
   if (a.w1.format == ExpertFormat::mxfp4) return emulate<ExpertFormat::mxfp4>(p, plan, seed);
@@ -299,6 +314,27 @@ TEST(ExpertsEmulated, WarpsThatStreamGiveTheBitsOfTheOtherKernels) {
       for (size_t i = 0; i < want.size(); ++i) differ += want[i].bits != p.y[i].bits;
       EXPECT_EQ(differ, 0) << s.tokens << " tokens, " << s.d << " wide, " << blocks << " blocks";
     }
+}
+
+TEST(ExpertsEmulated, ManyTokensOfAnExpertGiveTheBitsOfTheOtherKernels) {
+  const Shape shapes[] = {{.tokens = 20, .d = 256, .inner = 128, .shared = 128, .choices = 2, .experts = 4},
+                          {.tokens = 67, .d = 512, .inner = 128, .shared = 256, .choices = 1, .experts = 1},
+                          {.tokens = 40, .d = 256, .inner = 384, .shared = 0, .choices = 2, .experts = 3},
+                          {.tokens = 18, .d = 2048, .inner = 128, .shared = 0, .choices = 1, .experts = 2}};
+  for (const Shape& s : shapes) {
+    if (kSanitized && s.d > 1000) continue;
+    Problem p(s, 80 + static_cast<unsigned>(s.tokens));
+    if (s.tokens == 20) p.expert[7] = -1, p.expert[12] = 99;
+    emulate(p.args(), 1);
+    const auto want = p.y;
+    p.poison();
+    ExpertsArgs a = p.args();
+    ASSERT_GT(moe::make_plan(a, 8, 3).many_blocks, 0);
+    emulate(a, 2, 3);
+    int differ = 0;
+    for (size_t i = 0; i < want.size(); ++i) differ += want[i].bits != p.y[i].bits;
+    EXPECT_EQ(differ, 0) << s.tokens << " tokens, " << s.d << " wide";
+  }
 }
 
 TEST(ExpertsEmulated, FewTokensInOneLaunchOrTwoGiveTheBitsOfTheOtherKernels) {

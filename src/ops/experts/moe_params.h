@@ -41,6 +41,19 @@ inline constexpr int kFewUpWarps = 16, kFewDownWarps = 16, kFewTokens = 8, kFewS
 inline constexpr int kFewMostStages = 4, kFewStage = 2 * kMatrixBytes, kFewScaleBytes = 256;
 inline constexpr int kFewShared = 227 * 1024;  // bytes a block may have on sm_90
 
+/// Many tokens of an expert (moe_many.cuh): tiles of 64 tokens, 128 rows of two matrices, stages of 128 bytes of a row.
+inline constexpr int kManyTokens = 64, kManyRows = 128, kManyStages = 3, kManyConsumers = 8, kManyThreads = 384;
+inline constexpr int kManyWeights = 2 * kManyRows * kLineBytes,
+                     kManyStage = kManyWeights + 2 * kManyTokens * kBlockBytes;
+inline constexpr int kManyResultPitch = 2 * kManyRows + 16, kManyTables = kManyStages + 1;
+struct ManyTable {
+  int32_t slot[kManyTokens];
+  float weight[kManyTokens];
+  uint32_t row[kManyTokens];  // where activations begin, bytes
+};
+inline constexpr int kManyShared = kManyStages * (kManyStage + 2 * 8) + kManyTokens * kManyResultPitch +
+                                   kManyTables * static_cast<int>(sizeof(ManyTable));
+
 /// The same matrix of every expert, or the shared one (distances between experts are 0).
 struct Weight {
   const std::byte* codes = nullptr;
@@ -84,11 +97,13 @@ struct Plan {
   int stream_blocks = 0;  // where warps stream: as many as multiprocessors; otherwise 0
   bool few = false;       // one or two launches, of moe_few.cuh, with as many blocks as up_blocks and down_blocks
   FewLayout few_up, few_down;
-  int few_shares = 1;  // of few_up: blocks that have the same rows of different tiles
-  bool both = false;   // in one launch (moe_few_both.cuh), with the rings of few_up
+  int few_shares = 1;   // of few_up: blocks that have the same rows of different tiles
+  bool both = false;    // in one launch (moe_few_both.cuh), with the rings of few_up
+  int many_blocks = 0;  // by moe_many.cuh: as many as multiprocessors; otherwise 0
+  int many_tokens = 0;  // of a tile then: 32 or 64
 
-  int tile_tokens() const { return stream_blocks > 0 ? 8 : 8 * tiles; }
-  int shared_tokens() const { return 8 * tiles; }  // of the shared expert
+  int tile_tokens() const { return many_blocks > 0 ? many_tokens : stream_blocks > 0 ? 8 : 8 * tiles; }
+  int shared_tokens() const { return many_blocks > 0 ? many_tokens : 8 * tiles; }  // of the shared expert
   /// With most tokens a warp takes all slices, otherwise one.
   int up_threads() const { return 32 << ((tiles > 2 ? 0 : log2_up_slices) + log2_up_sets); }
   int down_threads() const { return 32 << ((tiles > 2 ? 0 : log2_down_slices) + log2_down_sets); }
@@ -109,6 +124,7 @@ struct Params {
   int32_t tile_tokens = 8, shared_tokens = 8, shared_tiles = 0, counters = 0;
   bool few = false;       // tiles can be found without the sort
   bool x_is_old = false;  // x may be read before the previous kernel has ended
+  bool many = false;      // activations lie in the order of moe_many.cuh
   FewLayout few_up, few_down;
   int32_t few_shares = 1;
   bool groups = false;  // sums of 32 columns are scaled (moe_groups.cuh); activations lie in the order of columns
@@ -124,7 +140,7 @@ struct Params {
   // done, [d / 32] as the second part, and then 2 counts of pieces handed out.
   uint32_t* arrivals = nullptr;
   int32_t row_arrivals = 0;  // where the second part begins
-  bf16* x_wide = nullptr;    // [tokens, d] in product order
+  bf16* x_wide = nullptr;    // [tokens, d] in product order; moe_many.cuh: once more for the shared expert
   bf16* hidden = nullptr;    // [slots, hidden_pitch]: as computed, then quantised and in product order
   bf16* part = nullptr;      // [slots, d] results of each expert
 };
@@ -161,6 +177,7 @@ void launch_nvfp4(const Params& p, const Plan& plan, bool early, void* stream);
 void launch_fp8(const Params& p, const Plan& plan, bool early, void* stream);
 void launch_stream_mxfp4(const Params& p, const Plan& plan, void* stream);  // without prepare; by p.groups
 void launch_few_mxfp4(const Params& p, const Plan& plan, void* stream);     // without prepare
+void launch_many_mxfp4(const Params& p, const Plan& plan, void* stream);    // without prepare
 void launch_prepare(const Params& p, const Plan& plan, bool early, void* stream);
 
 }  // namespace fathom::ops::moe

@@ -79,7 +79,7 @@ void plan_few(Plan& p, const ExpertsArgs& a, int64_t inner, int sms) {
   const int64_t widest = std::max(d >> p.log2_up_slices, inner >> p.log2_down_slices) / kBlock + 1;
   p.few = p.few_up.stages > 0 && p.few_down.stages > 0 && widest <= 32;  // a lane has the scale of a block
   if (!p.few) return;
-  p.log2_up_sets = p.log2_down_sets = 0, p.stream_blocks = 0;
+  p.log2_up_sets = p.log2_down_sets = 0, p.stream_blocks = p.many_blocks = 0;
   constexpr int64_t kMostShares = 4;  // as many as there are tiles for with one token
   p.few_shares = static_cast<int>(std::clamp<int64_t>(sms / (inner / kGroupRows), 1, kMostShares));
   plan_both(p, tokens, slots, sums, sums_of_four, std::max(inner / kGroupRows * p.few_shares, d / (2 * kGroupRows)),
@@ -123,7 +123,10 @@ Plan make_plan(const ExpertsArgs& a, int most_tiles, int stream_blocks) {
   p.log2_up_sets = p.tiles > 2 ? 3 : tokens <= 4 ? 0 : 2 - p.log2_up_slices;
   p.log2_down_sets = p.tiles <= 2 ? (tokens <= 4 ? 0 : 2 - p.log2_down_slices) : d % 256 == 0 ? 3 : 2;
   // Warps that stream take 8 tokens of an expert; with many more on average its weights would be read twice.
-  if (p.tiles == 2 && each <= 4 && a.w1.format == ExpertFormat::mxfp4) p.stream_blocks = stream_blocks;
+  if (p.tiles == 2 && each <= 4 && a.w1.format == ExpertFormat::mxfp4)
+    p.stream_blocks = stream_blocks;
+  else if (p.tiles >= 2 && a.w1.format == ExpertFormat::mxfp4 && d % (2 * kManyRows) == 0)
+    p.many_blocks = stream_blocks, p.many_tokens = each > 24 ? kManyTokens : kManyTokens / 2;
   if (stream_blocks > 0) plan_few(p, a, inner, stream_blocks);
   const int64_t tile = p.tile_tokens(), shared = p.shared_tokens();
   p.shared_tiles = a.shared_w1.codes.data ? static_cast<int>((tokens + shared - 1) / shared) : 0;
@@ -152,7 +155,8 @@ size_t carve(const ExpertsArgs& a, const Plan& plan, void* memory, Params& p) {
   p.counters = p.row_arrivals + row_groups + (plan.stream_blocks ? 2 : 0);
   take(p.gate, 1), take(p.tile, plan.most_tiles), take(p.tile_count, 1), take(p.sorted, routed),
       take(p.arrivals, p.counters);
-  take(p.x_wide, tokens * d), take(p.hidden, slots * pitch), take(p.part, slots * d);
+  take(p.x_wide, tokens * d * (plan.many_blocks && plan.shared_tiles ? 2 : 1)), take(p.hidden, slots * pitch),
+      take(p.part, slots * d);
   return used;
 }
 
@@ -172,7 +176,7 @@ Params pack(const ExpertsArgs& a, const Plan& plan) {
   p.tile_tokens = plan.tile_tokens(), p.shared_tokens = plan.shared_tokens(), p.shared_tiles = plan.shared_tiles;
   p.few = p.tokens <= p.tile_tokens && p.tokens * p.choices <= 32;
   p.log2_up_slices = plan.log2_up_slices, p.log2_down_slices = plan.log2_down_slices;
-  p.x_is_old = a.x_is_old, p.few_up = plan.few_up, p.few_down = plan.few_down;
+  p.x_is_old = a.x_is_old, p.many = plan.many_blocks > 0, p.few_up = plan.few_up, p.few_down = plan.few_down;
   p.few_shares = plan.few_shares;
   p.log2_up_sets = plan.log2_up_sets, p.log2_down_sets = plan.log2_down_sets;
   return p;

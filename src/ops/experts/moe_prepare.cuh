@@ -19,6 +19,18 @@ FATHOM_DEVICE Words4 product_order(const float (&v)[8]) {
   return w;
 }
 
+/// Where pair `pair` of a product order's eight columns `piece` of a block lies in the order of warpgroup products
+/// (moe_many.cuh), whose steps of 16 columns follow each other, in 4-byte words. `fp8`: for fp8 weights.
+FATHOM_DEVICE int many_place(int piece, int pair, bool fp8) {
+  const int step = fp8 ? piece / 8 * 2 + piece % 2 : piece % 4, t = fp8 ? piece % 8 / 2 : piece / 4;
+  return (step * 4 + pair) * 4 + t;
+}
+FATHOM_DEVICE void store_many(std::byte* block, int piece, bool fp8, const Words4& words) {
+  FATHOM_UNROLL
+  for (int pair = 0; pair < 4; ++pair)
+    reinterpret_cast<uint32_t*>(block)[many_place(piece, pair, fp8)] = words.word[pair];
+}
+
 /// x of one token as bf16, which is exact; in the order of columns and lifted where sums go in groups.
 FATHOM_DEVICE void widen_row(const Params& p, int token) {
   const auto* codes = reinterpret_cast<const uint64_t*>(p.x + token * p.x_stride);
@@ -30,8 +42,14 @@ FATHOM_DEVICE void widen_row(const Params& p, int token) {
     float v[8];
     FATHOM_UNROLL
     for (int k = 0; k < 8; ++k) v[k] = to_float(e4m3{static_cast<uint8_t>(eight >> 8 * k)}) * factor;
-    *reinterpret_cast<Words4*>(to + i / 16 * (2 * kBlock) + (p.groups ? i % 16 * 16 : place_of(i % 16))) =
-        product_order(v);
+    const Words4 words = product_order(v);
+    std::byte* block = to + i / 16 * kBlockBytes;
+    if (p.many) {
+      store_many(block, i % 16, false, words);
+      if (p.shared_tiles > 0) store_many(block + int64_t{p.tokens} * p.d * 2, i % 16, true, words);
+      continue;
+    }
+    *reinterpret_cast<Words4*>(block + (p.groups ? i % 16 * 16 : place_of(i % 16))) = words;
   }
 }
 
