@@ -24,9 +24,46 @@ void name_step(const TracedStep& step, std::span<ops::KernelRun* const> kernels)
   }
 }
 
+/// Kernels outside of replays. `ops` in order of their beginnings.
+void name_launched(std::vector<ops::KernelRun>& runs, const std::vector<SpanRecord>& ops) {
+  std::map<uint64_t, const DeviceSpan*> calls;
+  for (const ops::KernelRun& run : runs)
+    if (run.span.category == kRuntimeCategory) calls[run.span.correlation] = &run.span;
+  std::map<std::string_view, const char*> of_function;
+  std::vector<ops::KernelRun*> unknown;
+  const SpanRecord* last = nullptr;
+  for (ops::KernelRun& run : runs) {
+    if (run.span.category != kKernelCategory || run.node) continue;
+    const auto call = calls.find(run.span.correlation);
+    const SpanRecord* op = nullptr;
+    if (call != calls.end()) {
+      const auto later = std::upper_bound(ops.begin(), ops.end(), call->second->start_ns,
+                                          [](int64_t at, const SpanRecord& o) { return at < o.start_ns; });
+      if (later != ops.begin()) op = &*std::prev(later);
+      if (op && (call->second->start_ns >= op->end_ns || call->second->stream != op->thread)) op = nullptr;
+    }
+    if (!op) {
+      unknown.push_back(&run);
+      continue;
+    }
+    run.span.name = op->name, run.span.step = op->step;
+    if (op != last) run.span.bytes = op->bytes, run.span.flops = op->flops;
+    last = op;
+    const auto [known, fresh] = of_function.try_emplace(run.span.kernel, op->name);
+    if (!fresh && known->second && std::string_view(known->second) != op->name) known->second = nullptr;
+  }
+  for (ops::KernelRun* run : unknown) {
+    const auto known = of_function.find(run->span.kernel);
+    if (known != of_function.end() && known->second) run->span.name = known->second;
+  }
+}
+
 }  // namespace
 
-std::vector<DeviceSpan> name_kernels(std::vector<ops::KernelRun> runs, const std::vector<TracedStep>& steps) {
+std::vector<DeviceSpan> name_kernels(std::vector<ops::KernelRun> runs, const std::vector<TracedStep>& steps,
+                                     std::vector<SpanRecord> ops) {
+  std::stable_sort(ops.begin(), ops.end(), [](const auto& a, const auto& b) { return a.start_ns < b.start_ns; });
+  name_launched(runs, ops);
   // By GPU and the call that started them: in order of time.
   std::map<int32_t, std::map<uint64_t, std::vector<ops::KernelRun*>>> replays;
   for (ops::KernelRun& run : runs)

@@ -70,7 +70,11 @@ void Transformer::end_trace() {
   block_.set_recorder(nullptr, false);
   try {
     device_.synchronize("ending a profile");
-    recorder->add_device_spans(name_kernels(trace->stop(), steps));
+    std::vector<SpanRecord> ops;
+    recorder->for_each([&](const SpanRecord& span) {
+      if (span.category == kOpCategory) ops.push_back(span);
+    });
+    recorder->add_device_spans(name_kernels(trace->stop(), steps, std::move(ops)));
   } catch (const Error& e) {
     trace_problem_ = e.what();
   }

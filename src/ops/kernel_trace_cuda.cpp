@@ -30,6 +30,7 @@ struct Cupti {
   decltype(&cuptiGetVersion) version = nullptr;
   decltype(&cuptiGetResultString) text = nullptr;
   decltype(&cuptiGetCallbackName) callback_name = nullptr;
+  decltype(&cuptiSetThreadIdType) thread_ids = nullptr;
 
   /// Empty, or why it cannot be used.
   std::string load() {
@@ -47,7 +48,8 @@ struct Cupti {
                      get(disable, "cuptiActivityDisable") && get(flush, "cuptiActivityFlushAll") &&
                      get(detach, "cuptiFinalize") && get(next, "cuptiActivityGetNextRecord") &&
                      get(timestamp, "cuptiGetTimestamp") && get(version, "cuptiGetVersion") &&
-                     get(text, "cuptiGetResultString") && get(callback_name, "cuptiGetCallbackName");
+                     get(text, "cuptiGetResultString") && get(callback_name, "cuptiGetCallbackName") &&
+                     get(thread_ids, "cuptiSetThreadIdType");
     uint32_t number = 0;
     if (!all || version(&number) != CUPTI_SUCCESS) return "libcupti.so lacks functions";
     if (number / 10000 != CUPTI_API_VERSION / 10000)  // records have another layout
@@ -82,6 +84,8 @@ class CuptiTrace final : public KernelTrace {
       check(cupti_.timestamp(&stamp), "reading its clock");
       offset_ = Recorder::now() - static_cast<int64_t>(stamp);
       earlier_ = latest_;
+      // Those of the recorder. Where they are refused, kernels outside of replays keep the names of their functions.
+      static_cast<void>(cupti_.thread_ids(CUPTI_ACTIVITY_THREAD_ID_TYPE_SYSTEM));
       check(cupti_.register_callbacks(request, complete), "registering buffers");
       for (const auto kind : kKinds) check(cupti_.enable(kind), "starting");
     } catch (const Error&) {

@@ -42,7 +42,8 @@ class Assembler {
     make_devices();
     trace_.shapes = std::move(store_.shapes);
     trace_.producer = producer();
-    trace_.cpu_work = document_.from_fathom && trace_.import.categories.contains("cpu_op");
+    const auto& categories = trace_.import.categories;  // a GPU's profile has both where steps were launched op by op
+    trace_.cpu_work = document_.from_fathom && categories.contains("cpu_op") && !categories.contains("kernel");
     if (document_.from_fathom) cut_skipped_steps(trace_);
     finish_trace(trace_);
   }

@@ -34,6 +34,34 @@ TEST(KernelSpans, KernelsOfReplayedStepsGetTheNamesOfTheirOps) {
   }
 }
 
+TEST(KernelSpans, KernelsLaunchedOpByOpGetTheNamesOfTheOpsThatLaunchedThem) {
+  const auto call = [](int64_t start, uint64_t correlation, int32_t thread) {
+    ops::KernelRun run = kernel(start, correlation, 0);
+    run.span.category = kRuntimeCategory, run.span.kernel = "", run.span.stream = thread;
+    return run;
+  };
+  const auto launched = [](int64_t start, uint64_t correlation, const char* function) {
+    ops::KernelRun run = kernel(start, correlation, 0);
+    run.span.kernel = function;
+    return run;
+  };
+  std::vector<SpanRecord> ops(2);
+  ops[0].name = "experts", ops[0].start_ns = 100, ops[0].end_ns = 120, ops[0].thread = 7, ops[0].step = 2,
+  ops[0].bytes = 9;
+  ops[1].name = "embed", ops[1].start_ns = 10, ops[1].end_ns = 20, ops[1].thread = 7, ops[1].step = 2, ops[1].bytes = 4;
+  const auto spans = name_kernels(
+      {call(12, 1, 7), call(101, 2, 7), call(105, 3, 7), call(106, 4, 8), call(50, 5, 7), launched(300, 1, "rows"),
+       launched(400, 2, "up"), launched(500, 3, "down"), launched(510, 4, "up"), launched(600, 5, "other")},
+      {}, ops);
+  const char* names[] = {"embed", "experts", "experts", "experts", "function"};
+  const int64_t bytes[] = {4, 9, 0, 0, 0};
+  for (size_t i = 0; i < 5; ++i) {
+    EXPECT_EQ(spans[5 + i].name, names[i]) << i;
+    EXPECT_EQ(spans[5 + i].bytes, bytes[i]) << i;
+    EXPECT_EQ(spans[5 + i].step, i < 3 ? 2 : 0) << i;
+  }
+}
+
 TEST(KernelSpans, AStepWithAnotherNumberOfKernelsKeepsTheFunctionsNames) {
   const auto ops = std::make_shared<const std::vector<OpMark>>(std::vector<OpMark>{{"embed", 10, 0, 1}});
   const auto spans = name_kernels({kernel(0, 8, 1), kernel(1, 8, 2), kernel(9, 9, 1)}, {{ops, 1}, {ops, 2}});

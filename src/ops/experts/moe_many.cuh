@@ -161,38 +161,19 @@ struct ManyScales {
   }
 };
 
-/// A row's codes of 64 columns: those of two steps of a thread.
-template <ExpertFormat kFormat>
-struct TurnCodes {
-  uint32_t word[is_fp4(kFormat) ? 2 : 4];
-
-  /// Where they lie in the 16 bytes that a thread has of a unit.
-  static FATHOM_DEVICE int at(int turn) { return is_fp4(kFormat) ? turn % 2 * 8 : 0; }
-  FATHOM_DEVICE void read(const std::byte* from) {
-    if constexpr (is_fp4(kFormat)) {
-      const auto two = *reinterpret_cast<const device::Words2*>(from);
-      word[0] = two.word[0], word[1] = two.word[1];
-    } else {
-      const auto four = *reinterpret_cast<const Words4*>(from);
-      FATHOM_UNROLL
-      for (int i = 0; i < 4; ++i) word[i] = four.word[i];
-    }
-  }
-  FATHOM_DEVICE void decode(int step, uint32_t factor, uint32_t (&out)[4]) const {
-    if constexpr (is_fp4(kFormat))
-      decode_fp4(word[step], factor, out);
-    else
-      decode_fp8(word[2 * step], word[2 * step + 1], factor, out);
-  }
-};
+/// The row of a warp's 16 that thread group g of the tensor core tile has: rows of neighbouring groups then lie in
+/// other halves of the swizzled lines, so that reads of 16 bytes meet in no bank.
+FATHOM_DEVICE int many_row(int group) {
+  return (group & 1) << 2 | group >> 1;
+}
 
 /// total = 64 rows of both matrices times 8 kTiles tokens: register 4 j + i of column tile j as in mma_bf16.
 template <ExpertFormat kFormat, bool kDown, int kTiles>
 FATHOM_DEVICE void many_multiply(const Params& p, const ManyPiece<kDown>& piece, const ManyShared& shared,
                                  ManyRing& ring, int warp, int lane, float (&total)[2][4 * kTiles]) {
   constexpr bool kFp4 = is_fp4(kFormat);
-  constexpr int kTurns = kFp4 ? 4 : 2;  // of 64 columns in a stage
-  const int row = warp * kGroupRows + lane / 4, blocks = piece.weight(p, 0).blocks, stages = piece.stages(p);
+  constexpr int kUnits = block_units(kFormat), kTurns = unit_steps(kFormat) / 2;
+  const int row = warp * kGroupRows + many_row(lane / 4), blocks = piece.weight(p, 0).blocks, stages = piece.stages(p);
   const int log2_slices = kDown ? p.log2_down_slices : p.log2_up_slices;
   ManyScales<kFormat> scales;
   FATHOM_UNROLL
@@ -203,12 +184,12 @@ FATHOM_DEVICE void many_multiply(const Params& p, const ManyPiece<kDown>& piece,
                                      : int64_t{at / kBlock} * w.scale_row);
     scales.pitch = 8 * w.scale_row;
   }
-  const int units = blocks * block_units(kFormat);
+  const int units = blocks * kUnits;
   scales.load(0, lane);
   float sum[2][4 * kTiles] = {};
   FATHOM_UNROLL
   for (int i = 0; i < 4 * kTiles; ++i) total[0][i] = total[1][i] = 0;
-  int slice = 0, slice_end = first_block(blocks, log2_slices, 1);
+  int slice = 0, slice_end = first_block(blocks, log2_slices, 1) * kUnits;
   bool add = false;
   const auto fold = [&] {
     device::multiply_wait<0>();
@@ -216,54 +197,57 @@ FATHOM_DEVICE void many_multiply(const Params& p, const ManyPiece<kDown>& piece,
     for (int i = 0; i < 4 * kTiles; ++i) total[0][i] += sum[0][i], total[1][i] += sum[1][i];
     add = false;
   };
-  uint32_t factor[2][2] = {};
   FATHOM_UNROLL_1
   for (int s = 0; s < stages; ++s) {
     const std::byte* at = shared.stages + ring.stage * kManyStage;
     device::await(shared.full + ring.stage, ring.round);
-    // 64 columns a turn, one after the other: registers hold the codes of no more.
     FATHOM_UNROLL_1
-    for (int turn = 0; turn < kTurns; ++turn) {
-      const int unit = s * 2 + turn * 2 / kTurns;
+    for (int half = 0; half < 2; ++half) {  // of a line: a unit
+      const int unit = 2 * s + half;
       if (unit >= units) break;
-      if (turn % (kTurns / 2) == 0) {
-        const int block = unit / block_units(kFormat);
-        if (block == slice_end) {
-          fold();
-          slice_end = first_block(blocks, log2_slices, ++slice + 1);
-        }
-        FATHOM_UNROLL
-        for (int i = 0; i < 4; ++i) factor[i / 2][i % 2] = scales.factor(i / 2, i % 2);
-        if (unit + 1 < units) scales.load(unit + 1, lane);
+      if (unit == slice_end) {
+        fold();
+        slice_end = first_block(blocks, log2_slices, ++slice + 1) * kUnits;
       }
-      TurnCodes<kFormat> codes[2][2];  // [matrix][row g, row g + 8]
+      uint32_t factor[2][2][2];
+      Float4 codes[2][2];  // [matrix][row g, row g + 8]
       FATHOM_UNROLL
-      for (int m = 0; m < 2; ++m) {
-        const std::byte* from = at + m * (kManyWeights / 2) + device::box_place(row, turn * 2 / kTurns * 4 + lane % 4) +
-                                TurnCodes<kFormat>::at(turn);
-        codes[m][0].read(from), codes[m][1].read(from + 8 * kLineBytes);
+      for (int i = 0; i < 4; ++i) {
+        factor[i / 2][i % 2][0] = factor[i / 2][i % 2][1] = scales.factor(i / 2, i % 2);
+        codes[i / 2][i % 2] = *reinterpret_cast<const Float4*>(
+            at + i / 2 * (kManyWeights / 2) + i % 2 * (8 * kLineBytes) + device::box_place(row, half * 4 + lane % 4));
       }
-      const auto x = device::describe_matrix(at + kManyWeights + turn * (kManyTokens * kLineBytes), 16, 1024);
-      FATHOM_UNROLL
-      for (int step = 0; step < 2; ++step) {
-        uint32_t a[2][2][4];
+      if (unit + 1 < units) scales.load(unit + 1, lane);
+      // Two steps at a time: with more in one stretch the compiler lets products wait for each other.
+      FATHOM_UNROLL_1
+      for (int turn = 0; turn < kTurns; ++turn) {
+        const auto x =
+            device::describe_matrix(at + kManyWeights + (half * kTurns + turn) * (kManyTokens * kLineBytes), 16, 1024);
         FATHOM_UNROLL
-        for (int i = 0; i < 4; ++i) codes[i / 2][i % 2].decode(step, factor[i / 2][i % 2], a[i / 2][i % 2]);
-        device::multiply_begin();
-        FATHOM_UNROLL
-        for (int half = 0; half < 2; ++half) {
+        for (int step = 0; step < 2; ++step) {
+          uint32_t a[2][2][4];
           FATHOM_UNROLL
-          for (int m = 0; m < 2; ++m) {
-            const uint32_t quad[4] = {a[m][0][2 * half], a[m][1][2 * half], a[m][0][2 * half + 1],
-                                      a[m][1][2 * half + 1]};
-            device::multiply_rows_bf16<kTiles>(sum[m], quad, device::behind(x, (2 * step + half) * 32),
-                                               add || half > 0);
+          for (int i = 0; i < 4; ++i)
+            decode_step<kFormat, false>(codes[i / 2][i % 2], factor[i / 2][i % 2], step, a[i / 2][i % 2]);
+          device::multiply_begin();
+          FATHOM_UNROLL
+          for (int part = 0; part < 2; ++part) {  // 16 columns
+            FATHOM_UNROLL
+            for (int m = 0; m < 2; ++m) {
+              const uint32_t quad[4] = {a[m][0][2 * part], a[m][1][2 * part], a[m][0][2 * part + 1],
+                                        a[m][1][2 * part + 1]};
+              device::multiply_rows_bf16<kTiles>(sum[m], quad, device::behind(x, (2 * step + part) * 32),
+                                                 add || part > 0);
+            }
           }
+          device::multiply_commit();
+          add = true;
+          device::multiply_wait<1>();  // registers of the step before, and what the stage before held
+          if (half == 0 && turn == 0 && step == 0) ring.release(shared, lane);
         }
-        device::multiply_commit();
-        add = true;
-        device::multiply_wait<1>();  // registers of the step before, and what the stage before held
-        if (turn == 0 && step == 0) ring.release(shared, lane);
+        FATHOM_UNROLL
+        for (int i = 0; i < 4; ++i)
+          codes[i / 2][i % 2].x = codes[i / 2][i % 2].z, codes[i / 2][i % 2].y = codes[i / 2][i % 2].w;
       }
     }
     ring.advance();
@@ -278,7 +262,7 @@ FATHOM_DEVICE void for_many(int tokens, int warp, int lane, const Visit& visit) 
   FATHOM_UNROLL
   for (int i = 0; i < 4 * kTiles; ++i) {
     const int token = i / 4 * 8 + lane % 4 * 2 + i % 2;
-    if (token < tokens) visit(i, warp * kGroupRows + lane / 4 + i % 4 / 2 * 8, token);
+    if (token < tokens) visit(i, warp * kGroupRows + many_row(lane / 4) + i % 4 / 2 * 8, token);
   }
 }
 

@@ -125,7 +125,7 @@ Plan make_plan(const ExpertsArgs& a, int most_tiles, int stream_blocks) {
   // Warps that stream take 8 tokens of an expert; with many more on average its weights would be read twice.
   if (p.tiles == 2 && each <= 4 && a.w1.format == ExpertFormat::mxfp4)
     p.stream_blocks = stream_blocks;
-  else if (p.tiles >= 2 && a.w1.format == ExpertFormat::mxfp4 && d % (2 * kManyRows) == 0)
+  else if (p.tiles >= 2 && each > 8 && a.w1.format == ExpertFormat::mxfp4 && d % (2 * kManyRows) == 0)
     p.many_blocks = stream_blocks, p.many_tokens = each > 24 ? kManyTokens : kManyTokens / 2;
   if (stream_blocks > 0) plan_few(p, a, inner, stream_blocks);
   const int64_t tile = p.tile_tokens(), shared = p.shared_tokens();
