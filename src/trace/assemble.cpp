@@ -39,11 +39,10 @@ class Assembler {
     name_rows();
     pair_edges();
     resolve_lanes();
+    if (document_.from_fathom) tell_work_apart();
     make_devices();
     trace_.shapes = std::move(store_.shapes);
     trace_.producer = producer();
-    const auto& categories = trace_.import.categories;  // a GPU's profile has both where steps were launched op by op
-    trace_.cpu_work = document_.from_fathom && categories.contains("cpu_op") && !categories.contains("kernel");
     if (document_.from_fathom) cut_skipped_steps(trace_);
     finish_trace(trace_);
   }
@@ -93,6 +92,16 @@ class Assembler {
     }
     trace_.import.open_begins += open.size();
     edges = {};
+  }
+
+  /// Operations on the host are the work of fathom's own profiles, but where steps were launched op by op on a GPU: its
+  /// kernels are.
+  void tell_work_apart() {
+    const auto& categories = trace_.import.categories;
+    trace_.cpu_work = categories.contains("cpu_op") && !categories.contains("kernel");
+    const auto names_device = [&](const GpuEvent& e) { return store_.rows[index(e.stream)].device != 0; };
+    if (std::any_of(store_.work.begin(), store_.work.end(), names_device))
+      std::erase_if(store_.work, [&](const GpuEvent& e) { return !names_device(e); });
   }
 
   std::string process_of(const RowKey& row) const {

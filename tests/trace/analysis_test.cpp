@@ -463,6 +463,17 @@ TEST(Report, ProfilesOfTheCpuAreNotCalledGpu) {
   EXPECT_NE(report.find("of CPU time is one operation: experts (1 call,"), std::string::npos) << report;
 }
 
+TEST(Report, OperationsThatLaunchedKernelsAreNotWork) {
+  const Trace t = read_text(
+      R"({"otherData":{"producer":"fathom"},"traceEvents":[{"ph":"X","cat":"cpu_op","name":"experts","pid":9,"tid":9,)"
+      R"("ts":1,"dur":50,"args":{}},{"ph":"X","cat":"kernel","name":"experts","pid":0,"tid":7,"ts":7,"dur":2,)"
+      R"("args":{"device":0,"stream":7,"kernel":"up"}}]})");
+  EXPECT_FALSE(t.cpu_work);
+  ASSERT_EQ(t.devices.size(), 1u);
+  ASSERT_EQ(t.events.size(), 1u);
+  EXPECT_EQ(t.events[0].duration, 2000);
+}
+
 TEST(Gpus, AreFoundByNameAndNotInsideLongerNumbers) {
   EXPECT_EQ(find_gpu("NVIDIA H200")->bandwidth, 4800);
   EXPECT_EQ(find_gpu("NVIDIA H20")->tensor_rate, 148);
