@@ -82,7 +82,7 @@ std::unique_ptr<LoadedModel> load_planned(OpenedModel opened, const EngineOption
   LoadOptions load;
   load.shard.size = opened.ranks;
   check_drafts(*opened.source, options.speculate, say);
-  load.drafts = options.speculate != 0;
+  load.drafts = options.speculate != 0, load.fast = options.fast;
   if (!device->shares_host_memory()) {
     plan = plan_memory(*opened.source, options, *device, load);
     if (say) say(text_of(plan));

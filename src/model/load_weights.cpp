@@ -269,8 +269,10 @@ class Loader {
       if (!shapes_only_) memory_.upload(at, std::as_bytes(std::span(global)));
       w.global_scale = reinterpret_cast<const float*>(at);
     }
+    const bool bytes = options_.fast && ops::bytes_suit(w.format, rows, columns, memory_.device().info());
     if (w.format != ops::ExpertFormat::fp8)
-      w.ordered = ops::order_codes(codes, w.codes_stride * m.count, memory_.device());
+      w.order = ops::order_codes(codes, w.codes_stride * m.count, bytes ? ops::CodeOrder::bytes : ops::CodeOrder::halves,
+                                 memory_.device());
     w.codes = codes;
     w.scale = scale;
     return w;

@@ -150,6 +150,7 @@ struct Weights {
 };
 
 struct LoadOptions {
+  bool fast = false;    // for fast kernels alone: fp4 codes in the order that they want
   bool drafts = false;  // load the draft stages too; the MTP block of a whole model only
   Shard shard{};        // which part to load
   /// Called with the bytes loaded so far and in all; may be empty.

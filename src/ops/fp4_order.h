@@ -36,4 +36,24 @@ FATHOM_HOST_DEVICE constexpr uint32_t fp4_fields(uint32_t word, int i) {
   return (word & 0x81808180u) | (word >> 8 & 0x00400040u);
 }
 
+// The order of bytes serves products of fp8 (moe_teams.cuh). A code seem as the byte s000eem0 is its value times 2^-14
+// in e5m2, the upper half of an fp16. Byte i of a word holds code i in bits 7, 3..1, where its field is, and code 4 + i
+// in bits 0, 6..4.
+
+/// Eight codes of a checkpoint in the order of bytes.
+FATHOM_HOST_DEVICE constexpr uint32_t order_fp4_bytes(uint32_t codes) {
+  uint32_t to = 0;
+  for (int i = 0; i < 4; ++i) {
+    const uint32_t first = codes >> 4 * i & 15, second = codes >> (16 + 4 * i) & 15;
+    to |= ((first & 7) << 1 | (first >> 3) << 7 | (second & 7) << 4 | second >> 3) << 8 * i;
+  }
+  return to;
+}
+
+/// Codes 0 ... 3 (half 0) or 4 ... 7 of a word in the order of bytes as e5m2.
+FATHOM_HOST_DEVICE constexpr uint32_t fp4_bytes(uint32_t word, int half) {
+  if (half == 0) return word & 0x8E8E8E8Eu;
+  return (word >> 3 & 0x0E0E0E0Eu) | (word << 7 & 0x80808080u);
+}
+
 }  // namespace fathom::ops

@@ -20,6 +20,10 @@ enum class ExpertFormat : int32_t {
   fp8,    // e4m3 codes, e8m0 scale for each 128x128 block
 };
 
+/// Where the bits of fp4 codes lie: as in a checkpoint, or as GPUs keep them (fp4_order.h), in the order of halves (bf16)
+/// or of bytes (e5m2).
+enum class CodeOrder : int32_t { checkpoint, halves, bytes };
+
 /// The same matrix [N, K] of every routed expert, stacked.
 struct ExpertWeight {
   ExpertFormat format = ExpertFormat::mxfp4;
@@ -28,7 +32,7 @@ struct ExpertWeight {
   const float* global_scale = nullptr;         // [E], nvfp4 only
   int64_t codes_stride = 0, scale_stride = 0;  // bytes
   int64_t rows = 0, columns = 0;               // N, K
-  bool ordered = false;                        // fp4 codes as GPUs keep them (fp4_order.h), not as checkpoints do
+  CodeOrder order = CodeOrder::checkpoint;     // of fp4 codes
 
   FATHOM_HOST_DEVICE int64_t code_row_bytes() const { return format == ExpertFormat::fp8 ? columns : columns / 2; }
   FATHOM_HOST_DEVICE int64_t scale_columns() const {

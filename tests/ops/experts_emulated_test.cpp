@@ -9,6 +9,7 @@
 #include "ops/experts/experts.h"
 #include "ops/experts/moe_few_both.cuh"
 #include "ops/experts/moe_many.cuh"
+#include "ops/experts/moe_teams.cuh"
 #include "ops/gpu_emulator.h"
 #include "ops/order/order.h"
 
@@ -50,14 +51,16 @@ void emulate_stream(const moe::Params& p, const moe::Plan& plan, unsigned seed) 
       [&](std::byte* shared) { moe::stream_down<ExpertFormat::mxfp4, kGroups>(p, maps, shared); });
 }
 
+template <bool kBytes>
 void emulate_two_launches(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
   const moe::Maps maps = moe::describe_weights(p, device::emulated_map);
   device::emulator::run_grid(plan.up_blocks, 1, 1, 32 * plan.few_up.warps, plan.few_up.bytes, false, seed,
-                             [&](std::byte* shared) { moe::few_up(p, maps, shared); });
+                             [&](std::byte* shared) { moe::few_up<kBytes>(p, maps, shared); });
   device::emulator::run_grid(plan.down_blocks, 1, 1, 32 * plan.few_down.warps, plan.few_down.bytes, false, seed,
-                             [&](std::byte* shared) { moe::few_down(p, maps, shared); });
+                             [&](std::byte* shared) { moe::few_down<kBytes>(p, maps, shared); });
 }
 
+template <bool kBytes>
 void emulate_few(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
   const moe::Maps maps = moe::describe_weights(p, device::emulated_map);
   if (plan.both) {
@@ -65,17 +68,17 @@ void emulate_few(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
     const int launches = p.tokens == 1 && p.d == 256 ? 2 : 1;  // the gate is ready for the next
     for (int launch = 0; launch < launches; ++launch)
       device::emulator::run_grid(blocks, 1, 1, 32 * plan.few_up.warps, plan.few_up.bytes, false, seed,
-                                 [&](std::byte* shared) { moe::few_both(p, maps, shared); });
+                                 [&](std::byte* shared) { moe::few_both<kBytes>(p, maps, shared); });
     if (p.tokens < 3) return;  // so many take two launches where rows are as wide as those of a model
     const std::vector<bf16> both(p.y, p.y + (p.tokens - 1) * p.y_stride + p.d);
-    emulate_two_launches(p, plan, seed);
+    emulate_two_launches<kBytes>(p, plan, seed);
     for (int64_t t = 0; t < p.tokens; ++t)
       EXPECT_EQ(std::memcmp(&both[static_cast<size_t>(t * p.y_stride)], p.y + t * p.y_stride,
                             static_cast<size_t>(p.d) * sizeof(bf16)),
                 0);
     return;
   }
-  emulate_two_launches(p, plan, seed);
+  emulate_two_launches<kBytes>(p, plan, seed);
 }
 
 void emulate_many(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
@@ -91,20 +94,32 @@ void emulate_many(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
   run(p.tokens, moe::kPrepareThreads, [&](std::byte*) { moe::many_sum(p); });
 }
 
-/// Codes in the order of the kernels; `to` keeps them.
-void order(ExpertWeight& w, int32_t experts, std::vector<std::byte>& to) {
+template <int kTiles>
+void emulate_teams(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
+  const moe::TeamMaps maps = moe::describe_for_teams(p, device::emulated_map);
+  constexpr int kThreads = moe::kTeamThreads, kShared = moe::team_shared(8 * kTiles);
+  device::emulator::run_grid(plan.stream_blocks, 1, 1, kThreads, kShared, false, seed,
+                             [&](std::byte* shared) { moe::team_up<kTiles>(p, maps, shared); });
+  device::emulator::run_grid(plan.stream_blocks, 1, 1, kThreads, kShared, false, seed,
+                             [&](std::byte* shared) { moe::team_down<kTiles>(p, maps, shared); });
+  device::emulator::run_grid(3, 1, 1, moe::kSumThreads, 0, false, seed, [&](std::byte*) { moe::team_sum(p); });
+}
+
+/// Codes in an order of the kernels; `to` keeps them.
+void order(ExpertWeight& w, int32_t experts, std::vector<std::byte>& to, CodeOrder as = CodeOrder::halves) {
   to.assign(w.codes, w.codes + w.codes_stride * experts);
-  order_codes(to);
-  w.codes = to.data(), w.ordered = true;
+  order_codes(to, as);
+  w.codes = to.data(), w.order = as;
 }
 
 /// All kernels in workspace that starts as NaN. `stream_blocks`: of a GPU where warps stream, and where few tokens have
-/// kernels of their own; `groups`: with sums in groups.
-void emulate(ExpertsArgs a, unsigned seed = 1, int stream_blocks = 0, bool groups = false) {
+/// kernels of their own; `groups`: with sums in groups; `as`: the order of codes.
+void emulate(ExpertsArgs a, unsigned seed = 1, int stream_blocks = 0, bool groups = false,
+             CodeOrder as = CodeOrder::halves) {
   std::vector<std::byte> ordered[3];
   ExpertWeight* matrices[] = {&a.w1, &a.w3, &a.w2};
   if (a.w1.format != ExpertFormat::fp8)
-    for (int i = 0; i < 3; ++i) order(*matrices[i], a.experts, ordered[i]);
+    for (int i = 0; i < 3; ++i) order(*matrices[i], a.experts, ordered[i], as);
   const moe::Plan plan = moe::make_plan(a, 8, stream_blocks);
   moe::Params p = moe::pack(a, plan);
   p.groups = groups && plan.stream_blocks > 0;
@@ -112,9 +127,10 @@ void emulate(ExpertsArgs a, unsigned seed = 1, int stream_blocks = 0, bool group
   const auto start = reinterpret_cast<uintptr_t>(workspace.data());
   moe::carve(a, plan, workspace.data() + (start + 255) / 256 * 256 - start, p);
   *p.gate = {};
-  if (plan.few) return emulate_few(p, plan, seed);
+  if (plan.few) return p.bytes ? emulate_few<true>(p, plan, seed) : emulate_few<false>(p, plan, seed);
   device::emulator::run_grid(p.tokens + 1, 1, 1, moe::kPrepareThreads, plan.prepare_shared, false, seed,
                              [&](std::byte* shared) { moe::prepare_block(p, shared); });
+  if (plan.teams) return plan.team_tokens == 8 ? emulate_teams<1>(p, plan, seed) : emulate_teams<2>(p, plan, seed);
   if (plan.many_blocks > 0) return emulate_many(p, plan, seed);
   if (plan.stream_blocks > 0)
     return groups ? emulate_stream<true>(p, plan, seed) : emulate_stream<false>(p, plan, seed);
@@ -425,6 +441,37 @@ TEST(ExpertsEmulated, WarpsThatStreamInGroupsMatchTheReference) {
     const auto want = p.y;
     p.poison();
     emulate(p.args(), 2, 2, true);
+    EXPECT_LE(relative_error(p, p.y, want), 3e-3) << s.tokens << " tokens, " << s.d << " wide";
+  }
+}
+
+TEST(ExpertsEmulated, FewTokensOfCodesInTheOrderOfBytesMatchTheReference) {
+  const Shape shapes[] = {{.tokens = 1},
+                          {.tokens = 2, .d = 256, .inner = 512, .choices = 3, .experts = 5},
+                          {.tokens = 3, .d = 768, .inner = 256, .shared = 128, .choices = 2, .experts = 4},
+                          {.tokens = 4, .d = 2048, .inner = 256, .shared = 0, .choices = 1, .experts = 3}};
+  for (const Shape& s : shapes) {
+    Problem p(s, 90 + static_cast<unsigned>(s.tokens));
+    experts_ref(p.args(), {});
+    const auto want = p.y;
+    p.poison();
+    emulate(p.args(), 2, static_cast<int>(std::max(s.inner, s.shared) / moe::kGroupRows), true, CodeOrder::bytes);
+    EXPECT_LE(relative_error(p, p.y, want), 3e-3) << s.tokens << " tokens, " << s.d << " wide";
+  }
+}
+
+TEST(ExpertsEmulated, TeamsMatchTheReference) {
+  const Shape shapes[] = {{.tokens = 11, .d = 512, .inner = 256, .choices = 3, .experts = 9},
+                          {.tokens = 20, .d = 256, .inner = 512, .shared = 128, .choices = 1, .experts = 10},
+                          {.tokens = 17, .d = 1024, .inner = 256, .shared = 0, .choices = 1, .experts = 5},
+                          {.tokens = 40, .d = 256, .inner = 256, .shared = 384, .choices = 1, .experts = 11},
+                          {.tokens = 40, .d = 512, .inner = 256, .shared = 128, .choices = 1, .experts = 3}};
+  for (const Shape& s : shapes) {
+    Problem p(s, 70 + static_cast<unsigned>(s.tokens));
+    experts_ref(p.args(), {});
+    const auto want = p.y;
+    p.poison();
+    emulate(p.args(), 2, 2, true, CodeOrder::bytes);
     EXPECT_LE(relative_error(p, p.y, want), 3e-3) << s.tokens << " tokens, " << s.d << " wide";
   }
 }

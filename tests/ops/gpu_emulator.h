@@ -256,6 +256,10 @@ inline void mma_bf16_first(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, u
   mma_bf16(d, a, b0, b1);
 }
 void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1);
+inline void mma_f16_first(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  d[0] = d[1] = d[2] = d[3] = 0;
+  mma_f16(d, a, b0, b1);
+}
 void load_matrices(uint32_t (&r)[4], const void* row);
 void load_matrices_transposed(uint32_t (&r)[4], const void* row);
 
@@ -367,9 +371,13 @@ inline constexpr int kWarpgroup = 128;
 struct MatrixDescriptor {
   const std::byte* start;
   int leading, stride;
+  bool swizzled = true;
 };
 inline MatrixDescriptor describe_matrix(const void* p, int leading, int stride) {
   return {static_cast<const std::byte*>(p), leading, stride};
+}
+inline MatrixDescriptor describe_plain_matrix(const void* p, int leading, int stride) {
+  return {static_cast<const std::byte*>(p), leading, stride, false};
 }
 void multiply_64_f16(float (&d)[32], MatrixDescriptor a, MatrixDescriptor b, bool add);
 void multiply_64_bf16(float (&d)[32], MatrixDescriptor a, MatrixDescriptor b, bool add);

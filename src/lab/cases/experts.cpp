@@ -12,6 +12,7 @@ namespace fathom::lab {
 
 namespace {
 
+using ops::CodeOrder;
 using ops::ExpertFormat;
 using ops::ExpertWeight;
 
@@ -21,14 +22,14 @@ std::string_view format_name(ExpertFormat f) {
 
 /// One of w1, w3, w2 of all experts.
 struct Matrix {
-  ExpertWeight shape;                     // pointers null
-  Slot<std::byte> codes, ordered, scale;  // codes as a checkpoint has them, and as GPUs do
+  ExpertWeight shape;                            // pointers null
+  Slot<std::byte> codes, halves, bytes, scale;  // codes as a checkpoint has them, and as GPUs do
   Slot<float> global;
 
-  ExpertWeight at(const Addresses& a, ops::Backend backend) const {
+  ExpertWeight at(const Addresses& a, CodeOrder order) const {
     ExpertWeight w = shape;
-    w.ordered = backend == ops::Backend::cuda && w.format != ExpertFormat::fp8;
-    w.codes = (w.ordered ? ordered : codes).at(a), w.scale = scale.at(a), w.global_scale = global.at(a);
+    w.order = order;
+    w.codes = (order == CodeOrder::halves ? halves : order == CodeOrder::bytes ? bytes : codes).at(a), w.scale = scale.at(a), w.global_scale = global.at(a);
     return w;
   }
 };
@@ -48,7 +49,7 @@ struct Shape {
   int64_t tokens = 1, d = 128, inner = 128, k = 6;
   int32_t experts = 8;
   ExpertFormat format = ExpertFormat::mxfp4;
-  bool with_shared = true;
+  bool with_shared = true, bytes = false;  // fast kernels get codes in the order of bytes
   std::vector<std::vector<int32_t>> chosen;  // [tokens][k] ascending
   Strides x_rows{}, y_rows{};
   Slot<e4m3> x;
@@ -59,14 +60,14 @@ struct Shape {
   Shared s1, s3, s2;
   Slot<bf16> y;
 
-  ops::ExpertsArgs args(const Addresses& a, ops::Backend backend) const {
+  ops::ExpertsArgs args(const Addresses& a, CodeOrder order) const {
     ops::ExpertsArgs args;
     args.x = view2<const e4m3>(x.at(a), x_rows);
     args.x_scale = View<const e8m0, 2>(x_scale.at(a), tokens, d / 128);
     args.expert = View<const int32_t, 2>(expert.at(a), tokens, k);
     args.weight = View<const float, 2>(weight.at(a), tokens, k);
     args.experts = experts;
-    args.w1 = w1.at(a, backend), args.w3 = w3.at(a, backend), args.w2 = w2.at(a, backend);
+    args.w1 = w1.at(a, order), args.w3 = w3.at(a, order), args.w2 = w2.at(a, order);
     if (with_shared) args.shared_w1 = s1.at(a), args.shared_w3 = s3.at(a), args.shared_w2 = s2.at(a);
     args.y = view2<bf16>(y.at(a), y_rows);
     return args;
@@ -102,11 +103,15 @@ Matrix add_matrix(Case& c, const std::string& name, const Shape& s, int64_t rows
     fill_codes(std::span(reinterpret_cast<e4m3*>(m.codes.values.data()), m.codes.values.size()), rng);
   else
     fill_bytes(m.codes.values, rng);
-  m.ordered = m.codes;
+  const auto ordered = [&](const char* suffix, CodeOrder order) {
+    Slot<std::byte> to = c.in<std::byte>(name + suffix, m.shape.codes_stride * s.experts);
+    std::ranges::copy(m.codes.values, to.values.begin());
+    ops::order_codes(to.values, order);
+    return to;
+  };
   if (gpu_variants() < ops::experts_variants().size() && s.format != ExpertFormat::fp8) {
-    m.ordered = c.in<std::byte>(name + "_ordered", m.shape.codes_stride * s.experts);
-    std::ranges::copy(m.codes.values, m.ordered.values.begin());
-    ops::order_codes(m.ordered.values);
+    m.halves = ordered("_halves", CodeOrder::halves);
+    if (s.bytes) m.bytes = ordered("_bytes", CodeOrder::bytes);
   }
   if (s.format == ExpertFormat::nvfp4) {
     m.global = c.in<float>(name + "_global", s.experts);
@@ -179,12 +184,15 @@ Case make(Shape s, bool ragged, Rng& rng) {
                         format_name(s.format), s.with_shared ? " +shared" : "");
   const auto all = ops::experts_variants();
   const size_t on_gpu = gpu_variants();
-  const auto bind = [&](ops::Variants<ops::ExpertsArgs> variants, ops::Backend backend) {
+  const auto bind = [&](ops::Variants<ops::ExpertsArgs> variants, CodeOrder order) {
     c.bind<ops::ExpertsArgs>(
-        variants, [s, backend](const Addresses& a) { return s.args(a, backend); },
+        variants, [s, order](const Addresses& a) { return s.args(a, order); },
         ragged ? std::function<ops::ExpertsArgs(ops::ExpertsArgs, int64_t)>(Shape::token) : nullptr, s.tokens);
   };
-  bind(all.first(on_gpu), ops::Backend::cpu), bind(all.subspan(on_gpu), ops::Backend::cuda);
+  const CodeOrder halves = s.format == ExpertFormat::fp8 ? CodeOrder::checkpoint : CodeOrder::halves;
+  bind(all.first(on_gpu), CodeOrder::checkpoint);
+  for (size_t i = on_gpu; i < all.size(); ++i)
+    bind(all.subspan(i, 1), s.bytes && all[i].name == "sm90_fast" ? CodeOrder::bytes : halves);
   c.batch_moves_bits("sm90_fast");
   return c;
 }
@@ -209,6 +217,8 @@ OpCases experts_cases() {
     s.k = rng.between(1, std::min<int64_t>(6, s.experts));
     s.format = rng.pick({ExpertFormat::mxfp4, ExpertFormat::mxfp4, ExpertFormat::nvfp4, ExpertFormat::fp8});
     s.with_shared = rng.chance(0.7);
+    s.bytes = s.format == ExpertFormat::mxfp4 && rng.chance(0.6);
+    if (s.bytes) s.d = 256 * rng.between(1, 2), s.inner = 256 * rng.between(1, 2);
     // Sometimes all tokens crowd on few experts.
     choose(s, rng.chance(0.3) ? s.k : s.experts, rng);
     return make(s, true, rng);
@@ -219,6 +229,7 @@ OpCases experts_cases() {
     s.tokens = batch, s.d = 4096, s.inner = 2048, s.k = 6;
     s.format = shape == "nvfp4" ? ExpertFormat::nvfp4 : ExpertFormat::mxfp4;
     // Uniform routing over 256 experts; only the chosen ones exist here, so that a small batch needs little memory.
+    s.bytes = s.format == ExpertFormat::mxfp4;
     choose(s, 256, rng);
     std::vector<int32_t> name(256, -1);
     for (auto& row : s.chosen)

@@ -178,6 +178,13 @@ FATHOM_DEVICE void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, u
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
+/// The same without what d held before.
+FATHOM_DEVICE void mma_f16_first(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};"
+      : "=f"(d[0]), "=f"(d[1]), "=f"(d[2]), "=f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "f"(0.0f));
+}
+
 FATHOM_DEVICE uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
@@ -357,6 +364,12 @@ struct MatrixDescriptor {
 FATHOM_DEVICE MatrixDescriptor describe_matrix(const void* p, int leading, int stride) {
   return {static_cast<uint64_t>((shared_address(p) & 0x3FFFF) >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
           static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{1} << 62};
+}
+/// The same without swizzle: blocks of 8 rows x 16 bytes lie as 128 bytes; `leading` is the distance between blocks of 16
+/// bytes of a row, `stride` between those of 8 rows.
+FATHOM_DEVICE MatrixDescriptor describe_plain_matrix(const void* p, int leading, int stride) {
+  return {static_cast<uint64_t>((shared_address(p) & 0x3FFFF) >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
+          static_cast<uint64_t>(stride >> 4) << 32};
 }
 
 /// d[64 x n] (+)= a[64 x 16] b: a stored [64][k], b stored [n][k] for n = 64 and [k][n] for n = 256. Warp w of the

@@ -76,19 +76,41 @@ void multiply_64_rows_bf16(float (&d)[4 * kTiles], MatrixDescriptor a, MatrixDes
 }
 /// The matrix that begins `bytes` behind another (a multiple of 16).
 inline MatrixDescriptor behind(MatrixDescriptor m, int bytes) {
-  return {m.start + bytes, m.leading, m.stride};
+  return {m.start + bytes, m.leading, m.stride, m.swizzled};
+}
+/// Byte k of a row of at most 128.
+inline uint8_t matrix_byte(MatrixDescriptor m, int row, int k) {
+  if (m.swizzled) return static_cast<uint8_t>(swizzled_pair(m, row, k / 4 * 2) >> 8 * (k % 4));
+  return static_cast<uint8_t>(m.start[row / 8 * m.stride + k / 16 * m.leading + row % 8 * 16 + k % 16]);
 }
 template <int kTiles>
 void multiply_64_rows_e4m3(float (&d)[4 * kTiles], MatrixDescriptor a, MatrixDescriptor b, bool add) {
   const int thread = thread_index() % kWarpgroup, row = thread / 32 * 16 + thread % 32 / 4, t = thread % 4;
-  const auto code = [](MatrixDescriptor m, int r, int k) {
-    return to_float(e4m3{static_cast<uint8_t>(swizzled_pair(m, r, k / 4 * 2) >> 8 * (k % 4))});
-  };
+  const auto code = [](MatrixDescriptor m, int r, int k) { return to_float(e4m3{matrix_byte(m, r, k)}); };
   for (int i = 0; i < 4 * kTiles; ++i) {
     const int r = row + i % 4 / 2 * 8, n = i / 4 * 8 + 2 * t + i % 2;
     float sum = add ? d[i] : 0;
     for (int k = 0; k < 32; ++k) sum += code(a, r, k) * code(b, n, k);
     d[i] = sum;
+  }
+}
+/// d[64 x 8 kTiles] = a[64 x 32] b: a e5m2 in registers as in mma_e4m3, b e4m3 as described. What d held does not count.
+template <int kTiles>
+void multiply_rows_e5m2(float (&d)[4 * kTiles], const uint32_t (&a)[4], MatrixDescriptor b) {
+  const uint64_t mine[4] = {a[0], a[1], a[2], a[3]};
+  const auto& all = emulator::exchange(mine, 4);
+  const auto value = [](uint64_t word, int k) {
+    const int code = static_cast<int>(word >> 8 * (k % 4) & 0xFF), power = code >> 2 & 31;
+    const auto rest = static_cast<float>(code & 3);
+    const float size = power ? std::ldexp(4.0f + rest, power - 17) : std::ldexp(rest, -16);
+    return code & 0x80 ? -size : size;
+  };
+  const int g = thread_index() % 32 / 4, t = thread_index() % 4;
+  for (int i = 0; i < 4 * kTiles; ++i) {
+    const int column = i / 4 * 8 + 2 * t + i % 2;
+    d[i] = 0;
+    for (int k = 0; k < 32; ++k)
+      d[i] += value(all[4 * g + k % 16 / 4][i % 4 / 2 + k / 16 * 2], k) * to_float(e4m3{matrix_byte(b, column, k)});
   }
 }
 inline void multiply_commit() {}
@@ -102,6 +124,12 @@ inline void leave_cluster() {
 inline void sync_warpgroup(int group) {
   static std::map<std::pair<const emulator::Block*, int>, emulator::Barrier> barriers;
   emulator::arrive_and_wait(barriers[{emulator::self().block, group}], kWarpgroup);
+}
+/// A barrier of kCount threads (whole warps), one of two that a block may use so.
+template <int kCount>
+void sync_half(int half) {
+  static std::map<std::pair<const emulator::Block*, int>, emulator::Barrier> barriers;
+  emulator::arrive_and_wait(barriers[{emulator::self().block, half}], kCount);
 }
 #else
 FATHOM_DEVICE void leave_cluster() {
@@ -130,6 +158,13 @@ FATHOM_DEVICE void sync_warpgroup(int group) {
   if (group == 1) asm volatile("bar.sync 2, 128;" ::: "memory");
   if (group == 2) asm volatile("bar.sync 3, 128;" ::: "memory");
   if (group == 3) asm volatile("bar.sync 4, 128;" ::: "memory");
+}
+template <int kCount>
+FATHOM_DEVICE void sync_half(int half) {
+  if (half == 0)
+    asm volatile("bar.sync 1, %0;" ::"n"(kCount) : "memory");
+  else
+    asm volatile("bar.sync 2, %0;" ::"n"(kCount) : "memory");
 }
 template <int kTiles>
 FATHOM_DEVICE void multiply_rows_f16(float (&d)[4 * kTiles], const uint32_t (&a)[4], MatrixDescriptor b, bool add);
@@ -314,6 +349,29 @@ FATHOM_DEVICE void multiply_64_rows_e4m3<4>(float (&d)[16], MatrixDescriptor a, 
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
         "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
       : "l"(a.bits), "l"(b.bits), "r"(static_cast<int>(add)));
+#endif
+}
+template <int kTiles>
+FATHOM_DEVICE void multiply_rows_e5m2(float (&d)[4 * kTiles], const uint32_t (&a)[4], MatrixDescriptor b);
+template <>
+FATHOM_DEVICE void multiply_rows_e5m2<1>(float (&d)[4], const uint32_t (&a)[4], MatrixDescriptor b) {
+#ifdef FATHOM_WGMMA
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, 0, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n8k32.f32.e5m2.e4m3 {%0, %1, %2, %3}, {%4, %5, %6, %7}, %8, p, 1, 1; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits));
+#endif
+}
+template <>
+FATHOM_DEVICE void multiply_rows_e5m2<2>(float (&d)[8], const uint32_t (&a)[4], MatrixDescriptor b) {
+#ifdef FATHOM_WGMMA
+  asm volatile(
+      "{ .reg .pred p; setp.ne.b32 p, 0, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n16k32.f32.e5m2.e4m3 {%0, %1, %2, %3, %4, %5, %6, %7}, {%8, %9, %10, %11}, %12, "
+      "p, 1, 1; }"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b.bits));
 #endif
 }
 #endif

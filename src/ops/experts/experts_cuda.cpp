@@ -1,13 +1,17 @@
-// The CUDA variants of the experts: conditions, workspace and launches. FP4 codes lie in the order of fp4_order.h.
+// The CUDA variants of the experts: conditions, workspace and launches. FP4 codes lie in an order of fp4_order.h.
 //
 //   sm80   mma.sync bf16, any GPU since the A100
 //   sm90   the same kernels, each starting while the one before it ends (programmatic launch)
-//   sm90_fast  with 12 tokens and more on sm_90 (MXFP4), sums in groups of 32 columns: fewer instructions
-// The first two give a token the same bits in every batch. Pointers of codes, x and y must be multiples of 16 bytes,
-// those of fp4 scales of 8, and so must the distances between experts and rows. "sm90" reads weights before the
-// previous kernel of the stream has ended: it must not write them; where x_is_old promises it, x too (few tokens).
+//   sm90_fast  on sm_90 with MXFP4 codes in the order of bytes: sums in groups of 32 columns, fp8 products of
+//   warpgroups
+//              from 5 tokens on. In the order of halves groups with 12 tokens and more
+// The first two want codes in the order of halves, and give a token the same bits in every batch. Pointers of codes, x
+// and y must be multiples of 16 bytes, those of fp4 scales of 8, and so must the distances between experts and rows.
+// "sm90" reads weights before the previous kernel of the stream has ended: it must not write them; where x_is_old
+// promises it, x too (few tokens).
 #ifdef FATHOM_HAVE_CUDA
 #include "ops/experts/moe_params.h"
+#include "ops/order/order.h"
 
 namespace fathom::ops {
 namespace {
@@ -16,9 +20,9 @@ bool whole(int64_t n) {
   return n > 0 && n % moe::kBlock == 0 && n < int64_t{1} << 20;
 }
 
-bool fits(const ExpertWeight& w, int64_t rows, int64_t columns, ExpertFormat format) {
-  return w.format == format && w.ordered == (format != ExpertFormat::fp8) && w.rows == rows && w.columns == columns &&
-         w.codes_stride % 16 == 0 && (format == ExpertFormat::fp8 || w.scale_stride % 8 == 0);
+bool fits(const ExpertWeight& w, int64_t rows, int64_t columns, ExpertFormat format, CodeOrder order) {
+  return w.format == format && (w.order == order || format == ExpertFormat::fp8) && w.rows == rows &&
+         w.columns == columns && w.codes_stride % 16 == 0 && (format == ExpertFormat::fp8 || w.scale_stride % 8 == 0);
 }
 
 bool fits(const Fp8Weight& w, int64_t rows, int64_t columns) {
@@ -40,7 +44,7 @@ void run(const ExpertsArgs& a, const Launch& l, bool early, bool groups = false)
   if (a.x.size[0] == 0) return;
   const moe::Plan plan = moe::make_plan(a, moe::most_tiles_of(l.device), early ? moe::stream_blocks_of(l.device) : 0);
   moe::Params p = moe::pack(a, plan);
-  p.groups = groups && plan.stream_blocks > 0 && p.tokens >= kFewestInGroups;
+  p.groups = groups && plan.stream_blocks > 0 && !plan.teams && p.tokens >= kFewestInGroups;
   moe::carve(a, plan, l.workspace, p);
   switch (a.w1.format) {
     case ExpertFormat::mxfp4:
@@ -52,21 +56,31 @@ void run(const ExpertsArgs& a, const Launch& l, bool early, bool groups = false)
   }
 }
 
-}  // namespace
-
-bool experts_sm80_can_run(const ExpertsArgs& a, const DeviceInfo& device) {
+bool can_run(const ExpertsArgs& a, const DeviceInfo& device, CodeOrder order) {
   const int64_t tokens = a.x.size[0], d = a.x.size[1], inner = a.w1.rows;
   // Offsets of activations are 32 bits wide, and so is the height of a grid limited.
   const int64_t slots = tokens * (a.expert.size[1] + 1);
   return device.backend == Backend::cuda && device.compute_capability >= 80 && whole(d) && whole(inner) &&
-         a.expert.size[1] > 0 && a.experts > 0 && a.experts <= moe::kMostExperts && fits(a.w1, inner, d, a.w1.format) &&
-         fits(a.w3, inner, d, a.w1.format) && fits(a.w2, d, inner, a.w1.format) && shared_fits(a) &&
-         a.x.stride[0] % 8 == 0 && a.y.stride[0] % 8 == 0 && slots < 60000 && slots * inner < int64_t{1} << 31 &&
-         tokens * d < int64_t{1} << 31;
+         a.expert.size[1] > 0 && a.experts > 0 && a.experts <= moe::kMostExperts &&
+         fits(a.w1, inner, d, a.w1.format, order) && fits(a.w3, inner, d, a.w1.format, order) &&
+         fits(a.w2, d, inner, a.w1.format, order) && shared_fits(a) && a.x.stride[0] % 8 == 0 &&
+         a.y.stride[0] % 8 == 0 && slots < 60000 && slots * inner < int64_t{1} << 31 && tokens * d < int64_t{1} << 31;
+}
+
+}  // namespace
+
+bool experts_sm80_can_run(const ExpertsArgs& a, const DeviceInfo& device) {
+  return can_run(a, device, CodeOrder::halves);
 }
 
 bool experts_sm90_can_run(const ExpertsArgs& a, const DeviceInfo& device) {
   return device.compute_capability >= 90 && experts_sm80_can_run(a, device);
+}
+
+bool experts_sm90_fast_can_run(const ExpertsArgs& a, const DeviceInfo& device) {
+  if (a.w1.order != CodeOrder::bytes) return experts_sm90_can_run(a, device);
+  return bytes_suit(a.w1.format, a.w1.rows, a.w1.columns, device) && moe::stream_blocks_of(device) > 0 &&
+         can_run(a, device, CodeOrder::bytes);
 }
 
 size_t experts_cuda_workspace(const ExpertsArgs& a, const DeviceInfo& device) {

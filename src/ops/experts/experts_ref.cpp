@@ -31,9 +31,13 @@ Row quantize(const std::vector<float>& x) {
 float weight_code(const ExpertWeight& w, const std::byte* codes, int64_t n, int64_t i) {
   const auto at = [&](int64_t offset) { return static_cast<uint8_t>(codes[n * w.code_row_bytes() + offset]); };
   if (w.format == ExpertFormat::fp8) return to_float(e4m3{at(i)});
-  if (w.ordered) {
+  if (w.order != CodeOrder::checkpoint) {
     uint32_t word = 0;
     for (int k = 0; k < 4; ++k) word |= static_cast<uint32_t>(at(i / 8 * 4 + k)) << 8 * k;
+    if (w.order == CodeOrder::bytes) {
+      const uint32_t byte = fp4_bytes(word, static_cast<int>(i % 8 / 4)) >> 8 * (i % 4);
+      return e2m1_to_float(static_cast<uint8_t>((byte >> 1 & 7) | (byte >> 7 & 1) << 3));
+    }
     const uint32_t fields = fp4_fields(word, static_cast<int>(i % 4)) >> (i % 8 < 4 ? 0 : 16);
     return e2m1_to_float(static_cast<uint8_t>((fields >> 6 & 7) | (fields >> 15 & 1) << 3));
   }

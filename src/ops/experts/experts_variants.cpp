@@ -11,6 +11,7 @@ size_t experts_cpu_workspace(const ExpertsArgs& a, const DeviceInfo&);
 #ifdef FATHOM_HAVE_CUDA
 bool experts_sm80_can_run(const ExpertsArgs& a, const DeviceInfo&);
 bool experts_sm90_can_run(const ExpertsArgs& a, const DeviceInfo&);
+bool experts_sm90_fast_can_run(const ExpertsArgs& a, const DeviceInfo&);
 size_t experts_cuda_workspace(const ExpertsArgs& a, const DeviceInfo&);
 void experts_sm80(const ExpertsArgs& a, const Launch& l);
 void experts_sm90(const ExpertsArgs& a, const Launch& l);
@@ -24,7 +25,7 @@ Variants<ExpertsArgs> experts_variants() {
 #ifdef FATHOM_HAVE_CUDA
       {"sm80", Backend::cuda, experts_sm80_can_run, experts_cuda_workspace, experts_sm80},
       {"sm90", Backend::cuda, experts_sm90_can_run, experts_cuda_workspace, experts_sm90},
-      {"sm90_fast", Backend::cuda, experts_sm90_can_run, experts_cuda_workspace, experts_sm90_fast},
+      {"sm90_fast", Backend::cuda, experts_sm90_fast_can_run, experts_cuda_workspace, experts_sm90_fast},
 #endif
   };
   return all;

@@ -24,6 +24,16 @@ FATHOM_DEVICE int piece_of(int unit, int step, int lane) {
   return (t % 2 * 2 + step) * 4 + unit * 2 + t / 2;
 }
 
+/// Where half `half` of the 32 columns of group `group` of a stage lie for teams, 16 bytes of token `token` of a tile:
+/// those of four columns 8 i + 4 half ... at 4 i.
+FATHOM_DEVICE int team_place(int group, int half, int token) {
+  return token / 8 * kTeamEight + (group * 2 + half) * 128 + token % 8 * 16;
+}
+/// The same of the shared expert: 16 columns in their order.
+FATHOM_DEVICE int shared_place(int piece, int token) {
+  return token / 8 * (kTeamEight / 2) + piece * 128 + token % 8 * 16;
+}
+
 /// Rows in product order.
 struct ProductOrder {
   static constexpr bool kInOrder = false;

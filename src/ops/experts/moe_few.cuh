@@ -21,7 +21,8 @@ FATHOM_DEVICE float widen(uint32_t code) {
   return (code & 0x7F) == 0x7F ? std::bit_cast<float>(0x7FC00000u) : v;
 }
 
-/// x as bf16 in product order, into shared memory; all threads.
+/// x as bf16 in product order, into shared memory, or as fp16 with its scales behind; all threads.
+template <bool kBytes>
 FATHOM_DEVICE void stage_x(const Params& p, std::byte* rows) {
   FATHOM_UNROLL_1
   for (int token = 0; token < p.tokens; ++token) {
@@ -31,6 +32,13 @@ FATHOM_DEVICE void stage_x(const Params& p, std::byte* rows) {
     FATHOM_UNROLL_1
     for (int i = device::thread_index(); i < p.d / 8; i += 32 * p.few_up.warps) {
       const uint64_t eight = device::load_l2(codes + i);
+      if constexpr (kBytes) {
+        Words4 words;
+        widen_codes(static_cast<uint32_t>(eight), static_cast<uint32_t>(eight >> 32), words.word);
+        *reinterpret_cast<Words4*>(to + i * 16) = words;
+        if (i % 16 == 0) reinterpret_cast<float*>(to + 2 * p.d)[i / 16] = to_float(scale[i / 16]);
+        continue;
+      }
       const float factor = to_float(scale[i / 16]);
       float v[8];
       FATHOM_UNROLL
@@ -38,6 +46,17 @@ FATHOM_DEVICE void stage_x(const Params& p, std::byte* rows) {
       *reinterpret_cast<Words4*>(to + i / 16 * kBlockBytes + place_of(i % 16)) = product_order(v);
     }
   }
+}
+
+/// The activations of a task: `row_of(column)` is the row of column `column` of the tensor core tile in `rows`, which
+/// are `width` wide.
+template <typename RowOf>
+FATHOM_DEVICE FewX find_x(const std::byte* rows, int pitch, int width, int tokens, int lane, const RowOf& row_of) {
+  const auto at = [&](int column) { return rows + row_of(column < tokens ? column : tokens - 1) * pitch; };
+  const int even = lane % 4 * 2;
+  return {
+      at(lane / 4),
+      {reinterpret_cast<const float*>(at(even) + 2 * width), reinterpret_cast<const float*>(at(even + 1) + 2 * width)}};
 }
 
 /// Where the warps of a group hand over the sums of a tile: two places in turn. The last group is that of the shared
@@ -72,10 +91,11 @@ struct Meeting {
 };
 
 /// What comes after the products of a tile, by one warp of the group.
+template <bool kBytes>
 FATHOM_DEVICE void few_hidden(const Params& p, const Meeting& m, const FewTask& t, int first_row, int round, int lane) {
   const bool weighted = t.expert >= 0;
   const int tokens = few_tokens(p, t);
-  const float factor = weighted ? restore<ExpertFormat::mxfp4>(p.w1, t.expert) : restore<ExpertFormat::fp8>(p.s1, -1);
+  const float factor = few_restore<kBytes>(weighted);
   FATHOM_UNROLL_1
   for (int i = lane; i < tokens * kGroupRows; i += 32) {
     const int column = i / kGroupRows, row = i % kGroupRows;
@@ -90,16 +110,18 @@ FATHOM_DEVICE void few_hidden(const Params& p, const Meeting& m, const FewTask& 
 }
 
 /// What follows the product of the shared expert's task of a warp of up: the meeting and, for one warp, hidden rows.
+template <bool kBytes>
 FATHOM_DEVICE void end_shared(const Params& p, const UpTasks& tasks, const Meeting& m, const FewTask& t,
                               const float (&sum)[4], int lane) {
   m.put(sum, 0, t.slice, t.part, p.tokens, lane);
   m.arrive(0);
   if (t.slice != 0 || t.part != 0) return;
   device::await(m.done, 0);
-  few_hidden(p, m, t, tasks.row, 0, lane);
+  few_hidden<kBytes>(p, m, t, tasks.row, 0, lane);
 }
 
 /// The same for task number `round` of a routed expert.
+template <bool kBytes>
 FATHOM_DEVICE void end_routed(const Params& p, const UpTasks& tasks, const Meeting& m, const FewTask& t, int round,
                               const float (&sum)[2][4], int lane) {
   const int tokens = few_tokens(p, t);
@@ -109,30 +131,33 @@ FATHOM_DEVICE void end_routed(const Params& p, const UpTasks& tasks, const Meeti
   m.arrive(round);
   if (round % m.slices != t.slice) return;
   device::await(m.done + (round & 1), round / 2);
-  few_hidden(p, m, t, tasks.row, round, lane);
+  few_hidden<kBytes>(p, m, t, tasks.row, round, lane);
   device::arrive(m.free + (round & 1));
 }
 
 /// Tasks of a warp of up: product, meeting, hidden rows.
+template <bool kBytes>
 FATHOM_DEVICE void up_shared(const Params& p, FewRing& ring, const UpTasks& tasks, const Meeting& m, uint32_t scales,
                              const std::byte* rows, int lane) {
   const FewTask t = tasks.get(0);
-  const int column = lane / 4 < p.tokens ? lane / 4 : p.tokens - 1;
-  float sum[4];
-  shared_product(sum, ring, tasks, t, scales, rows + column * p.few_up.row_pitch, lane);
-  end_shared(p, tasks, m, t, sum, lane);
+  const FewX x = find_x(rows, p.few_up.row_pitch, p.d, p.tokens, lane, [](int column) { return column; });
+  float sum[2][4];
+  few_product<kBytes>(sum, ring, tasks, t, scales, x, lane);
+  end_shared<kBytes>(p, tasks, m, t, sum[0], lane);
 }
+template <bool kBytes>
 FATHOM_DEVICE void up_routed(const Params& p, FewRing& ring, const UpTasks& tasks, const Meeting& m, int n,
                              const std::byte* rows, int lane) {
   const FewTask t = tasks.get(n);
-  const int tokens = few_tokens(p, t);
-  const int slot = few_slot(p, t, lane / 4 < tokens ? lane / 4 : tokens - 1);
+  const FewX x = find_x(rows, p.few_up.row_pitch, p.d, few_tokens(p, t), lane,
+                        [&](int column) { return few_slot(p, t, column) / p.choices; });
   float sum[2][4];
-  routed_product(sum, ring, tasks, t, rows + slot / p.choices * p.few_up.row_pitch, lane);
-  end_routed(p, tasks, m, t, n - tasks.of_shared, sum, lane);
+  few_product<kBytes>(sum, ring, tasks, t, 0, x, lane);
+  end_routed<kBytes>(p, tasks, m, t, n - tasks.of_shared, sum, lane);
 }
 
 /// Grid: I / 16 times the shares.
+template <bool kBytes>
 FATHOM_DEVICE void few_up(const Params& p, const Maps& maps, std::byte* shared) {
   const int lane = device::lane_index();
   UpTasks tasks(p, maps);
@@ -144,20 +169,39 @@ FATHOM_DEVICE void few_up(const Params& p, const Maps& maps, std::byte* shared) 
   ring.fill(tasks);  // of the shared expert
   const uint32_t scales = shared_scales(tasks, 0, lane);
   if (!p.x_is_old) device::wait_for_previous_kernel();
-  stage_x(p, rows);
+  stage_x<kBytes>(p, rows);
   device::sync_block();
-  if (tasks.of_shared > 0) up_shared(p, ring, tasks, of_shared, scales, rows, lane);
+  if (tasks.of_shared > 0) up_shared<kBytes>(p, ring, tasks, of_shared, scales, rows, lane);
   device::wait_for_previous_kernel();  // the choice
   device::let_next_kernel_start();
   tasks.set_tiles();
   device::sync_warp();
   ring.fill(tasks);
   FATHOM_UNROLL_1
-  for (int n = tasks.of_shared; n < tasks.count; ++n) up_routed(p, ring, tasks, of_group, n, rows, lane);
+  for (int n = tasks.of_shared; n < tasks.count; ++n) up_routed<kBytes>(p, ring, tasks, of_group, n, rows, lane);
+}
+
+/// Eight of the 128 channels that half a warp has, quantised: codes as fp16 in the order of widen_codes().
+FATHOM_DEVICE Words4 quantized_halves(const Float4& eight, float& scale_of) {
+  const uint32_t words[4] = {word(eight.x), word(eight.y), word(eight.z), word(eight.w)};
+  float v[8], most = 0;
+  FATHOM_UNROLL
+  for (int k = 0; k < 4; ++k) {
+    v[2 * k] = device::low_half(words[k]), v[2 * k + 1] = device::high_half(words[k]);
+    most = fmaxf(most, fmaxf(fabsf(v[2 * k]), fabsf(v[2 * k + 1])));
+  }
+  const e8m0 scale = e4m3_scale(device::group_max(most, 16));
+  const float inverse = reciprocal(scale);
+  scale_of = to_float(scale);
+  FATHOM_UNROLL
+  for (int k = 0; k < 8; ++k) v[k] = round_e4m3(v[k] * inverse);
+  return {{device::pack_f16x2(v[1], v[3]), device::pack_f16x2(v[0], v[2]), device::pack_f16x2(v[5], v[7]),
+           device::pack_f16x2(v[4], v[6])}};
 }
 
 /// Quantises the hidden rows and puts them in product order into shared memory; all threads. Half a warp has 128
 /// channels of a slot.
+template <bool kBytes>
 FATHOM_DEVICE void stage_hidden(const Params& p, uint32_t live, std::byte* rows) {
   const int lane = device::lane_index(), half = lane / 16, warps = p.few_down.warps;
   const int routed = p.tokens * p.choices, slots = routed + (p.shared_tiles > 0 ? p.tokens : 0);
@@ -181,7 +225,18 @@ FATHOM_DEVICE void stage_hidden(const Params& p, uint32_t live, std::byte* rows)
   device::sync_warp();
   for_own([&](int slot, int group, bool lives) {
     std::byte* at = rows + slot * p.few_down.row_pitch + group * kBlockBytes;
-    const Words4 words = quantized_words(lives ? reinterpret_cast<const Float4*>(at)[lane % 16] : Float4{0, 0, 0, 0});
+    const Float4 eight = lives ? reinterpret_cast<const Float4*>(at)[lane % 16] : Float4{0, 0, 0, 0};
+    if constexpr (kBytes) {
+      float scale;
+      const Words4 words = quantized_halves(eight, scale);
+      device::sync_warp();
+      if (!lives) return;
+      reinterpret_cast<Words4*>(at)[lane % 16] = words;
+      if (lane % 16 == 0)
+        reinterpret_cast<float*>(rows + slot * p.few_down.row_pitch + 2 * p.hidden_pitch)[group] = scale;
+      return;
+    }
+    const Words4 words = quantized_words(eight);
     device::sync_warp();  // all have read what is overwritten now
     if (lives) *reinterpret_cast<Words4*>(at + place_of(lane % 16)) = words;
   });
@@ -189,6 +244,7 @@ FATHOM_DEVICE void stage_hidden(const Params& p, uint32_t live, std::byte* rows)
 
 /// y of the block's 32 rows: for each token its experts in ascending order, then the shared one. `sums`:
 /// [slot][slice][32].
+template <bool kBytes>
 FATHOM_DEVICE void few_sum(const Params& p, uint32_t live, const float* sums) {
   constexpr int kRows = 2 * kGroupRows;
   const int slices = 1 << p.log2_down_slices, first_row = device::block_x() * kRows;
@@ -203,11 +259,11 @@ FATHOM_DEVICE void few_sum(const Params& p, uint32_t live, const float* sums) {
       for (int s = 0; s < slices; ++s) sum += from[s * kRows];
       total += round_bf16(sum * factor);
     };
-    const float factor = restore<ExpertFormat::mxfp4>(p.w2, 0);
+    const float factor = few_restore<kBytes>(true);
     FATHOM_UNROLL_1
     for (int c = 0; c < p.choices; ++c)
       if (live >> (token * p.choices + c) & 1) add(token * p.choices + c, factor);
-    if (p.shared_tiles > 0) add(p.tokens * p.choices + token, restore<ExpertFormat::fp8>(p.s2, -1));
+    if (p.shared_tiles > 0) add(p.tokens * p.choices + token, few_restore<kBytes>(false));
     if (p.sum)
       p.sum[token * p.sum_stride + first_row + row] = total;
     else
@@ -230,6 +286,7 @@ FATHOM_DEVICE void keep_down(const Params& p, const FewTask& t, int tokens, cons
 }
 
 /// Grid: rows of d / 32.
+template <bool kBytes>
 FATHOM_DEVICE void few_down(const Params& p, const Maps& maps, std::byte* shared) {
   const int lane = device::lane_index();
   FewRing ring(p.few_down, shared, lane);
@@ -241,22 +298,20 @@ FATHOM_DEVICE void few_down(const Params& p, const Maps& maps, std::byte* shared
   auto* sums = reinterpret_cast<float*>(shared + p.few_down.sums);
   device::wait_for_previous_kernel();  // the hidden rows
   device::let_next_kernel_start();
-  stage_hidden(p, tasks.tiles.live, rows);
+  stage_hidden<kBytes>(p, tasks.tiles.live, rows);
   device::sync_block();
   FATHOM_UNROLL_1
   for (int n = 0; n < tasks.count; ++n) {
     const FewTask t = tasks.get(n);
-    const int tokens = few_tokens(p, t), column = lane / 4 < tokens ? lane / 4 : tokens - 1;
-    const std::byte* x = rows + few_slot(p, t, column) * p.few_down.row_pitch;
+    const int tokens = few_tokens(p, t);
+    const FewX x = find_x(rows, p.few_down.row_pitch, p.hidden_pitch, tokens, lane,
+                          [&](int column) { return few_slot(p, t, column); });
     float sum[2][4];
-    if (t.expert < 0)
-      shared_product(sum[0], ring, tasks, t, scales, x, lane);
-    else
-      routed_product(sum, ring, tasks, t, x, lane);
+    few_product<kBytes>(sum, ring, tasks, t, scales, x, lane);
     keep_down(p, t, tokens, sum, sums, lane);
   }
   device::sync_block();
-  few_sum(p, tasks.tiles.live, sums);
+  few_sum<kBytes>(p, tasks.tiles.live, sums);
 }
 
 }  // namespace fathom::ops::moe

@@ -54,6 +54,7 @@ FATHOM_DEVICE void pass_gate(Gate* gate, uint32_t target) {
 }
 
 /// Grid: the larger of the two.
+template <bool kBytes>
 FATHOM_DEVICE void few_both(const Params& p, const Maps& maps, std::byte* shared) {
   const int lane = device::lane_index();
   BothTasks tasks(p, maps);
@@ -66,7 +67,7 @@ FATHOM_DEVICE void few_both(const Params& p, const Maps& maps, std::byte* shared
   ring.fill(tasks);  // of the shared expert
   uint32_t scales = shared_scales(tasks, 0, lane), target = 0;
   if (!p.x_is_old) device::wait_for_previous_kernel();
-  stage_x(p, rows);
+  stage_x<kBytes>(p, rows);
   device::sync_block();
   int n = 0;
   FATHOM_UNROLL_1
@@ -82,31 +83,31 @@ FATHOM_DEVICE void few_both(const Params& p, const Maps& maps, std::byte* shared
     } else if (down) {
       scales = shared_scales(tasks, n, lane);
       pass_gate(p.gate, target);
-      stage_hidden(p, tasks.up.tiles.live, rows);
+      stage_hidden<kBytes>(p, tasks.up.tiles.live, rows);
       device::sync_block();
     }
     const int end = part == 0 ? tasks.up.of_shared : part == 1 ? tasks.up.count : tasks.count;
     FATHOM_UNROLL_1
     for (; n < end; ++n) {
       const FewTask t = tasks.get(n);
-      const int tokens = few_tokens(p, t), slot = few_slot(p, t, lane / 4 < tokens ? lane / 4 : tokens - 1);
-      const int row = down ? slot : t.expert < 0 ? slot - p.tokens * p.choices : slot / p.choices;
-      const std::byte* x = rows + row * (down ? p.few_down.row_pitch : p.few_up.row_pitch);
+      const int tokens = few_tokens(p, t);
+      const FewX x = find_x(rows, down ? p.few_down.row_pitch : p.few_up.row_pitch, down ? p.hidden_pitch : p.d, tokens,
+                            lane, [&](int column) {
+                              const int slot = few_slot(p, t, column);
+                              return down ? slot : t.expert < 0 ? slot - p.tokens * p.choices : slot / p.choices;
+                            });
       float sum[2][4];
-      if (t.expert < 0)
-        shared_product(sum[0], ring, tasks, t, scales, x, lane);
-      else
-        routed_product(sum, ring, tasks, t, x, lane);
+      few_product<kBytes>(sum, ring, tasks, t, scales, x, lane);
       if (down)
         keep_down(p, t, tokens, sum, sums, lane);
       else if (t.expert < 0)
-        end_shared(p, tasks.up, of_shared, t, sum[0], lane);
+        end_shared<kBytes>(p, tasks.up, of_shared, t, sum[0], lane);
       else
-        end_routed(p, tasks.up, of_group, t, n - tasks.up.of_shared, sum, lane);
+        end_routed<kBytes>(p, tasks.up, of_group, t, n - tasks.up.of_shared, sum, lane);
     }
   }
   device::sync_block();
-  if (device::block_x() * (2 * kGroupRows) < p.d) few_sum(p, tasks.up.tiles.live, sums);
+  if (device::block_x() * (2 * kGroupRows) < p.d) few_sum<kBytes>(p, tasks.up.tiles.live, sums);
 }
 
 }  // namespace fathom::ops::moe

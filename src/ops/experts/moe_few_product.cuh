@@ -240,6 +240,17 @@ struct FewRing {
     low[0] = low[1] = power_pair(from[0], 126 - kHeadroom);
     high[0] = high[1] = power_pair(from[64], 126 - kHeadroom);
   }
+  /// Groups 2 pair and 2 pair + 1 of a unit: word 2 i is this thread's of row g, word 2 i + 1 that of row g + 8.
+  FATHOM_DEVICE void read_groups(uint32_t (&words)[4], int m, int half, int pair) const {
+    const int row = lane % 16, piece = half * 4 + pair * 2 + lane / 16;
+    device::load_matrices(words, ring + stage * kFewStage + m * kMatrixBytes + device::box_place(row, piece));
+  }
+  /// The scales of a unit's groups for rows g and g + 8, a byte each.
+  FATHOM_DEVICE void read_scales(uint32_t& low, uint32_t& high, int m, int half) const {
+    const auto* from =
+        reinterpret_cast<const uint32_t*>(scales + stage * kFewScaleBytes + m * (kFewScaleBytes / 2)) + lane / 4 * 2;
+    low = from[half], high = from[16 + half];
+  }
   FATHOM_DEVICE void advance() {
     ++free;
     if (++stage == stages) stage = 0, ++round;
@@ -257,10 +268,18 @@ FATHOM_DEVICE uint32_t shared_scales(const Tasks& tasks, int n, int lane) {
   return lane < s.units / 2 ? w.scale[tasks.row_of(t, 0) / kBlock * w.scale_row + s.first + lane] : 0;
 }
 
-/// A whole task of the shared expert. `x`: the row of this lane's token; `scales`: those of its blocks.
+/// Activations of a task: the row of token lane / 4. For codes in the order of bytes they are codes widened to fp16,
+/// and their scales, one for each block, lie behind the rows: those of tokens 2 t and 2 t + 1.
+struct FewX {
+  const std::byte* row;
+  const float* scale[2];
+};
+
+/// A whole task of the shared expert. `scales`: those of its blocks.
 template <typename Tasks>
 FATHOM_DEVICE void shared_product(float (&sum)[4], FewRing& ring, const Tasks& tasks, const FewTask& t, uint32_t scales,
-                                  const std::byte* x, int lane) {
+                                  const FewX& activations, int lane) {
+  const std::byte* x = activations.row;
   constexpr ExpertFormat kFormat = ExpertFormat::fp8;
   const FewSlice s = slice_of(tasks.weight(t, 0), t, tasks.log2_slices(t));
   x += s.first * kBlockBytes;
@@ -287,10 +306,11 @@ FATHOM_DEVICE void shared_product(float (&sum)[4], FewRing& ring, const Tasks& t
   }
 }
 
-/// A whole task of a routed expert. `x`: the row of this lane's token.
+/// A whole task of a routed expert.
 template <typename Tasks>
 FATHOM_DEVICE void routed_product(float (&sum)[2][4], FewRing& ring, const Tasks& tasks, const FewTask& t,
-                                  const std::byte* x, int lane) {
+                                  const FewX& activations, int lane) {
+  const std::byte* x = activations.row;
   constexpr ExpertFormat kFormat = ExpertFormat::mxfp4;
   const FewSlice s = slice_of(tasks.weight(t, 0), t, tasks.log2_slices(t));
   x += s.first * kBlockBytes;
@@ -321,6 +341,127 @@ FATHOM_DEVICE void routed_product(float (&sum)[2][4], FewRing& ring, const Tasks
     }
     ring.advance();
   }
+}
+
+/// Eight e4m3 codes as fp16, in the order of the products of codes in the order of bytes: (1,3) (0,2) (5,7) (4,6).
+FATHOM_DEVICE void widen_codes(uint32_t first, uint32_t second, uint32_t (&out)[4]) {
+  const uint32_t a = device::byte_permute(first, first, 0x2031), b = device::byte_permute(second, second, 0x2031);
+  out[0] = device::decode_codes<0>(a), out[1] = device::decode_codes<1>(a);
+  out[2] = device::decode_codes<0>(b), out[3] = device::decode_codes<1>(b);
+}
+/// Eight fp4 codes in the order of bytes times 2^-14, likewise.
+FATHOM_DEVICE void widen_fp4(uint32_t codes, uint32_t (&out)[4]) {
+  const uint32_t second = fp4_bytes(codes, 1);
+  out[0] = codes & 0x8E008E00u, out[1] = codes << 8 & 0x8E008E00u;
+  out[2] = second & 0xFF00FF00u, out[3] = device::byte_permute(second, 0, 0x2404);
+}
+
+/// sum (+)= rows g (low) and g + 8 (high) of eight columns for each t, times x.
+template <bool kFirst>
+FATHOM_DEVICE void multiply_eights(float (&sum)[4], const uint32_t (&low)[4], const uint32_t (&high)[4],
+                                   const Float4& x) {
+  const uint32_t first[4] = {low[0], high[0], low[1], high[1]}, second[4] = {low[2], high[2], low[3], high[3]};
+  if constexpr (kFirst)
+    device::mma_f16_first(sum, first, word(x.x), word(x.y));
+  else
+    device::mma_f16(sum, first, word(x.x), word(x.y));
+  device::mma_f16(sum, second, word(x.z), word(x.w));
+}
+
+/// shared_product() for activations in fp16: sums of a block are scaled.
+template <typename Tasks>
+FATHOM_DEVICE void shared_blocks(float (&sum)[4], FewRing& ring, const Tasks& tasks, const FewTask& t, uint32_t scales,
+                                 const FewX& activations, int lane) {
+  const FewSlice s = slice_of(tasks.weight(t, 0), t, tasks.log2_slices(t));
+  const std::byte* x = activations.row + s.first * kBlockBytes;
+  sum[0] = sum[1] = sum[2] = sum[3] = 0;
+  FATHOM_UNROLL_1
+  for (int box = 0; 2 * box < s.units; ++box, x += kBlockBytes) {
+    if (box % 2 == 0) ring.wait(), ring.fill(tasks);
+    const float scale = to_float(e8m0{static_cast<uint8_t>(shuffle_word(scales, box))});
+    float block[4] = {};
+    FATHOM_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      Unit unit;
+      ring.read(unit, box % 2, half);
+      const float low[4] = {unit.low.x, unit.low.y, unit.low.z, unit.low.w};
+      const float high[4] = {unit.high.x, unit.high.y, unit.high.z, unit.high.w};
+      FATHOM_UNROLL
+      for (int step = 0; step < 2; ++step) {
+        uint32_t a[2][4];
+        widen_codes(word(low[2 * step]), word(low[2 * step + 1]), a[0]);
+        widen_codes(word(high[2 * step]), word(high[2 * step + 1]), a[1]);
+        multiply_eights<false>(block, a[0], a[1],
+                               *reinterpret_cast<const Float4*>(x + (half * 8 + lane % 4 * 2 + step) * 16));
+      }
+    }
+    FATHOM_UNROLL
+    for (int i = 0; i < 4; ++i) sum[i] = fmaf(block[i], activations.scale[i % 2][s.first + box] * scale, sum[i]);
+    if (box % 2 == 1 || 2 * box + 2 >= s.units) ring.advance();
+  }
+}
+
+/// routed_product() for codes in the order of bytes: sums of 32 columns are scaled.
+template <typename Tasks>
+FATHOM_DEVICE void routed_groups(float (&sum)[2][4], FewRing& ring, const Tasks& tasks, const FewTask& t,
+                                 const FewX& activations, int lane) {
+  const FewSlice s = slice_of(tasks.weight(t, 0), t, tasks.log2_slices(t));
+  const std::byte* x = activations.row + s.first * kBlockBytes;
+  const float* scale[2] = {activations.scale[0] + s.first, activations.scale[1] + s.first};
+  FATHOM_UNROLL
+  for (int i = 0; i < 8; ++i) sum[i / 4][i % 4] = 0;
+  FATHOM_UNROLL_1
+  for (int line = 0; 2 * line < s.units; ++line) {
+    ring.wait(), ring.fill(tasks);
+    FATHOM_UNROLL
+    for (int half = 0; half < 2; ++half, x += kBlockBytes) {
+      const int unit = 2 * line + half;
+      if (unit >= s.units) continue;
+      uint32_t words[2][4], low[2], high[2];  // codes of two groups
+      FATHOM_UNROLL
+      for (int m = 0; m < 2; ++m) ring.read_scales(low[m], high[m], m, half);
+      float total[2][4];
+      FATHOM_UNROLL
+      for (int group = 0; group < 4; ++group) {
+        if (group % 2 == 0)
+          ring.read_groups(words[0], 0, half, group / 2), ring.read_groups(words[1], 1, half, group / 2);
+        const Float4 b = *reinterpret_cast<const Float4*>(x + (group * 4 + lane % 4) * 16);
+        FATHOM_UNROLL
+        for (int m = 0; m < 2; ++m) {
+          uint32_t a[2][4];
+          widen_fp4(words[m][group % 2 * 2], a[0]), widen_fp4(words[m][group % 2 * 2 + 1], a[1]);
+          float of_group[4];
+          multiply_eights<true>(of_group, a[0], a[1], b);
+          const float factor[2] = {group_scale(low[m], group), group_scale(high[m], group)};
+          FATHOM_UNROLL
+          for (int i = 0; i < 4; ++i)
+            total[m][i] = group == 0 ? of_group[i] * factor[i / 2] : fmaf(of_group[i], factor[i / 2], total[m][i]);
+        }
+      }
+      FATHOM_UNROLL
+      for (int i = 0; i < 8; ++i) sum[i / 4][i % 4] = fmaf(total[i / 4][i % 4], scale[i % 2][unit], sum[i / 4][i % 4]);
+    }
+    ring.advance();
+  }
+}
+
+/// A whole task. `kBytes`: codes lie in the order of bytes, activations are fp16.
+template <bool kBytes, typename Tasks>
+FATHOM_DEVICE void few_product(float (&sum)[2][4], FewRing& ring, const Tasks& tasks, const FewTask& t, uint32_t scales,
+                               const FewX& x, int lane) {
+  if constexpr (kBytes) {
+    if (t.expert < 0) return shared_blocks(sum[0], ring, tasks, t, scales, x, lane);
+    return routed_groups(sum, ring, tasks, t, x, lane);
+  }
+  if (t.expert < 0) return shared_product(sum[0], ring, tasks, t, scales, x, lane);
+  routed_product(sum, ring, tasks, t, x, lane);
+}
+
+/// What is left to multiply the sums of a task with.
+template <bool kBytes>
+FATHOM_DEVICE float few_restore(bool routed) {
+  if constexpr (kBytes) return routed ? kBytesRestore : 1.0f;
+  return 4294967296.0f;  // 2^kHeadroom
 }
 
 /// Calls `put(token column, row of 16, sum)` for what this lane holds of real tokens.

@@ -58,6 +58,7 @@ void launch_format(const Params& p, const Plan& plan, bool early, void* stream) 
   }
   launch_prepare(p, plan, early, stream);
   if constexpr (kFormat == ExpertFormat::mxfp4) {
+    if (plan.teams) return launch_teams(p, plan, stream);
     if (plan.stream_blocks > 0) return launch_stream_mxfp4(p, plan, stream);
     if (plan.many_blocks > 0) return launch_many_mxfp4(p, plan, stream);
   }

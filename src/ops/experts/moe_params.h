@@ -36,6 +36,30 @@ inline constexpr int kStreamWarps = 16, kStreamStages = 3, kStreamStage = 2 * kM
 inline constexpr int kStreamRing = kStreamStages * kStreamStage;
 inline constexpr int kStreamShared = kStreamWarps * (kStreamRing + kStreamStages * 8);  // with 8-byte barriers
 
+/// Where teams of eight warps do (moe_teams.cuh): a stage of a ring is 128 bytes of 2 x 128 rows, and the activations
+/// of 256 columns and 8 or 16 tokens (128 and 16 of the shared expert): codes, then the fp32 scales of their blocks.
+inline constexpr int kTeams = 2, kTeamStages = 3, kTeamMatrix = kBlock * kLineBytes, kTeamStage = 2 * kTeamMatrix;
+/// Eight warps of a team multiply, with more registers; a warp of one more warpgroup asks for each.
+inline constexpr int kTeamThreads = kTeams * 256 + 128, kTeamRegisters = 112, kAskRegisters = 32;
+inline constexpr int kTeamTokens = 16, kTeamEight = 2048;  // most of a tile; bytes of codes of eight of them
+FATHOM_HOST_DEVICE constexpr int team_x_bytes(int tokens) {
+  return tokens * (2 * kBlock + 2 * 4);
+}
+inline constexpr int kSharedXBytes = kTeamTokens * (kBlock + 4);
+/// In shared memory blocks of 128 bytes are aligned.
+FATHOM_HOST_DEVICE constexpr int team_x_pitch(int tokens) {
+  return (team_x_bytes(tokens) + 127) / 128 * 128;
+}
+inline constexpr int kTeamX = kTeams * kTeamStages * kTeamStage, kTeamRestBytes = 1536;  // barriers, pieces
+FATHOM_HOST_DEVICE constexpr int team_rest(int tokens) {
+  return kTeamX + kTeams * kTeamStages * team_x_pitch(tokens);
+}
+constexpr int team_shared(int tokens) {
+  return team_rest(tokens) + kTeams * kTeamRestBytes;
+}
+inline constexpr float kBytesRestore = 16384.0f;  // what is left to multiply sums of codes in e5m2 with
+inline constexpr int kSumThreads = 128;
+
 /// Few tokens (moe_few.cuh): a warp has a ring of 2 to 4 stages of 128 bytes of 2 x 16 rows, with their scales.
 inline constexpr int kFewUpWarps = 16, kFewDownWarps = 16, kFewTokens = 8, kFewSlots = 32;
 inline constexpr int kFewMostStages = 4, kFewStage = 2 * kMatrixBytes, kFewScaleBytes = 256;
@@ -94,6 +118,8 @@ struct Plan {
   int shared_tiles = 0, most_tiles = 0;      // grid height: the shared expert's tiles come first
   int up_blocks = 0, down_blocks = 0;        // grid width
   size_t up_shared = 0, down_shared = 0, prepare_shared = 0;
+  bool teams = false;     // teams of warps do so instead (moe_teams.cuh)
+  int team_tokens = 8;    // of a tile then: 8 or 16
   int stream_blocks = 0;  // where warps stream: as many as multiprocessors; otherwise 0
   bool few = false;       // one or two launches, of moe_few.cuh, with as many blocks as up_blocks and down_blocks
   FewLayout few_up, few_down;
@@ -102,7 +128,9 @@ struct Plan {
   int many_blocks = 0;  // by moe_many.cuh: as many as multiprocessors; otherwise 0
   int many_tokens = 0;  // of a tile then: 32 or 64
 
-  int tile_tokens() const { return many_blocks > 0 ? many_tokens : stream_blocks > 0 ? 8 : 8 * tiles; }
+  int tile_tokens() const {
+    return teams ? team_tokens : many_blocks > 0 ? many_tokens : stream_blocks > 0 ? 8 : 8 * tiles;
+  }
   int shared_tokens() const { return many_blocks > 0 ? many_tokens : 8 * tiles; }  // of the shared expert
   /// With most tokens a warp takes all slices, otherwise one.
   int up_threads() const { return 32 << ((tiles > 2 ? 0 : log2_up_slices) + log2_up_sets); }
@@ -127,6 +155,8 @@ struct Params {
   bool many = false;      // activations lie in the order of moe_many.cuh
   FewLayout few_up, few_down;
   int32_t few_shares = 1;
+  bool bytes = false;   // codes lie in the order of bytes
+  bool teams = false;   // activations lie in tiles of codes (moe_teams.cuh)
   bool groups = false;  // sums of 32 columns are scaled (moe_groups.cuh); activations lie in the order of columns
   int32_t log2_up_slices = 0, log2_down_slices = 0, log2_up_sets = 0, log2_down_sets = 0;
 
@@ -143,6 +173,8 @@ struct Params {
   bf16* x_wide = nullptr;    // [tokens, d] in product order; moe_many.cuh: once more for the shared expert
   bf16* hidden = nullptr;    // [slots, hidden_pitch]: as computed, then quantised and in product order
   bf16* part = nullptr;      // [slots, d] results of each expert
+  // For teams x and the hidden rows lie tile by tile (tile_codes()), stage by stage.
+  std::byte *x_tiles = nullptr, *hidden_tiles = nullptr;
 };
 
 /// Depends on static shapes and the device alone; slices on neither the device nor the number of tokens.
@@ -176,6 +208,7 @@ void launch_mxfp4(const Params& p, const Plan& plan, bool early, void* stream);
 void launch_nvfp4(const Params& p, const Plan& plan, bool early, void* stream);
 void launch_fp8(const Params& p, const Plan& plan, bool early, void* stream);
 void launch_stream_mxfp4(const Params& p, const Plan& plan, void* stream);  // without prepare; by p.groups
+void launch_teams(const Params& p, const Plan& plan, void* stream);         // without prepare
 void launch_few_mxfp4(const Params& p, const Plan& plan, void* stream);     // without prepare
 void launch_many_mxfp4(const Params& p, const Plan& plan, void* stream);    // without prepare
 void launch_prepare(const Params& p, const Plan& plan, bool early, void* stream);

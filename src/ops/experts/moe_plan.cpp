@@ -24,6 +24,9 @@ size_t shared_bytes(int warps, int tiles) {
   return std::max<size_t>(sums, tiles > 2 ? kRingBytes : uses_ring(tiles) ? warps * kWeightRing : 0);
 }
 
+/// With codes in the order of bytes teams are faster from one token more on.
+inline constexpr int64_t kMostFewBytes = 4;
+
 inline constexpr int64_t kFewWarpStage = kFewStage + kFewScaleBytes + 8, kFewMeeting = 4 * 8;  // bytes
 
 /// `l` with rings of `stages` stages, `groups` barriers of groups of warps and `rows` bytes of activations.
@@ -38,10 +41,13 @@ void place_few(FewLayout& l, int warps, int64_t stages, int64_t groups, int64_t 
 }
 
 /// `rows` of activations of `width` columns; `sums` in fp32 of a block, and of each four warps and the shared expert.
-/// Takes the most warps, at most `most_warps`, whose rings have two stages, and then the most stages.
-FewLayout few_layout(int64_t rows, int64_t width, int64_t sums, int64_t sums_of_four, int most_warps) {
+/// `scales`: of the rows' blocks lie behind each. Takes the most warps, at most `most_warps`, whose rings have two
+/// stages, and then the most stages.
+FewLayout few_layout(int64_t rows, int64_t width, int64_t sums, int64_t sums_of_four, int most_warps, bool scales) {
   FewLayout l;
-  l.row_pitch = static_cast<int32_t>(2 * width + 64);  // neighbouring rows meet in no bank
+  // Neighbouring rows meet in no bank.
+  const int64_t behind = scales ? 64 + (width / kBlock * 4 + 63) / 128 * 128 : 64;
+  l.row_pitch = static_cast<int32_t>(2 * width + behind);
   for (int warps = most_warps; warps >= 2 * kMaxSlices; warps -= kMaxSlices) {
     const int64_t groups = warps / kMaxSlices + 1, all_sums = sums + groups * sums_of_four;
     const int64_t fixed = rows * l.row_pitch + all_sums * 4 + groups * kFewMeeting;
@@ -71,11 +77,12 @@ void plan_both(Plan& p, int64_t tokens, int64_t slots, int64_t sums, int64_t sum
 void plan_few(Plan& p, const ExpertsArgs& a, int64_t inner, int sms) {
   const int64_t tokens = a.x.size[0], routed = tokens * a.expert.size[1], d = a.x.size[1];
   if (a.w1.format != ExpertFormat::mxfp4 || tokens > kFewTokens || routed > kFewSlots) return;
+  const bool bytes = a.w1.order == CodeOrder::bytes;
   const int64_t sums_of_four = 2 * 2 * tokens * kGroupRows << p.log2_up_slices;
-  p.few_up = few_layout(tokens, d, 0, sums_of_four, kFewUpWarps);
+  p.few_up = few_layout(tokens, d, 0, sums_of_four, kFewUpWarps, bytes);
   const int64_t slots = routed + (a.shared_w1.codes.data ? tokens : 0);
   const int64_t sums = slots * 2 * kGroupRows << p.log2_down_slices;
-  p.few_down = few_layout(slots, inner, sums, 0, kFewDownWarps);
+  p.few_down = few_layout(slots, inner, sums, 0, kFewDownWarps, bytes);
   const int64_t widest = std::max(d >> p.log2_up_slices, inner >> p.log2_down_slices) / kBlock + 1;
   p.few = p.few_up.stages > 0 && p.few_down.stages > 0 && widest <= 32;  // a lane has the scale of a block
   if (!p.few) return;
@@ -123,11 +130,15 @@ Plan make_plan(const ExpertsArgs& a, int most_tiles, int stream_blocks) {
   p.log2_up_sets = p.tiles > 2 ? 3 : tokens <= 4 ? 0 : 2 - p.log2_up_slices;
   p.log2_down_sets = p.tiles <= 2 ? (tokens <= 4 ? 0 : 2 - p.log2_down_slices) : d % 256 == 0 ? 3 : 2;
   // Warps that stream take 8 tokens of an expert; with many more on average its weights would be read twice.
+  const bool bytes = a.w1.order == CodeOrder::bytes;
   if (p.tiles == 2 && each <= 4 && a.w1.format == ExpertFormat::mxfp4)
     p.stream_blocks = stream_blocks;
-  else if (p.tiles >= 2 && each > 8 && a.w1.format == ExpertFormat::mxfp4 && d % (2 * kManyRows) == 0)
+  else if (p.tiles >= 2 && each > 8 && a.w1.format == ExpertFormat::mxfp4 && !bytes && d % (2 * kManyRows) == 0)
     p.many_blocks = stream_blocks, p.many_tokens = each > 24 ? kManyTokens : kManyTokens / 2;
-  if (stream_blocks > 0) plan_few(p, a, inner, stream_blocks);
+  if (stream_blocks > 0 && (!bytes || tokens <= kMostFewBytes)) plan_few(p, a, inner, stream_blocks);
+  p.teams = bytes && !p.few;
+  // Tiles of 16 where many experts have more than 8.
+  if (p.teams) p.tiles = 2, p.stream_blocks = stream_blocks, p.team_tokens = each >= 6 ? 16 : 8;
   const int64_t tile = p.tile_tokens(), shared = p.shared_tokens();
   p.shared_tiles = a.shared_w1.codes.data ? static_cast<int>((tokens + shared - 1) / shared) : 0;
   const int64_t touched = std::min<int64_t>(a.experts, slots);
@@ -136,7 +147,7 @@ Plan make_plan(const ExpertsArgs& a, int most_tiles, int stream_blocks) {
   p.down_blocks = static_cast<int>(d / (2 * kGroupRows << p.log2_down_sets));
   p.up_shared = shared_bytes(p.up_threads() / 32, p.tiles);
   p.down_shared = shared_bytes(p.down_threads() / 32, p.tiles);
-  p.prepare_shared = static_cast<size_t>(std::max(a.experts, 1)) * 4 * sizeof(uint32_t);
+  p.prepare_shared = 4 * sizeof(uint32_t) * static_cast<size_t>(std::max<int64_t>(a.experts, 1) + a.expert.size[1]);
   return p;
 }
 
@@ -155,8 +166,13 @@ size_t carve(const ExpertsArgs& a, const Plan& plan, void* memory, Params& p) {
   p.counters = p.row_arrivals + row_groups + (plan.stream_blocks ? 2 : 0);
   take(p.gate, 1), take(p.tile, plan.most_tiles), take(p.tile_count, 1), take(p.sorted, routed),
       take(p.arrivals, p.counters);
-  take(p.x_wide, tokens * d * (plan.many_blocks && plan.shared_tiles ? 2 : 1)), take(p.hidden, slots * pitch),
-      take(p.part, slots * d);
+  take(p.x_wide, plan.teams ? 0 : tokens * d * (plan.many_blocks && plan.shared_tiles ? 2 : 1));
+  take(p.hidden, slots * pitch), take(p.part, slots * d);
+  const auto tiles = [&](int64_t routed_columns, int64_t shared_columns) {
+    return (plan.most_tiles - plan.shared_tiles) * routed_columns / (2 * kBlock) * team_x_bytes(plan.team_tokens) +
+           plan.shared_tiles * shared_columns / kBlock * kSharedXBytes;
+  };
+  if (plan.teams) take(p.x_tiles, tiles(d, d)), take(p.hidden_tiles, tiles(a.w1.rows, shared_rows(a)));
   return used;
 }
 
@@ -178,6 +194,7 @@ Params pack(const ExpertsArgs& a, const Plan& plan) {
   p.log2_up_slices = plan.log2_up_slices, p.log2_down_slices = plan.log2_down_slices;
   p.x_is_old = a.x_is_old, p.many = plan.many_blocks > 0, p.few_up = plan.few_up, p.few_down = plan.few_down;
   p.few_shares = plan.few_shares;
+  p.teams = plan.teams, p.bytes = a.w1.order == CodeOrder::bytes;
   p.log2_up_sets = plan.log2_up_sets, p.log2_down_sets = plan.log2_down_sets;
   return p;
 }
