@@ -277,8 +277,10 @@ class InProcess final : public InProcessTarget {
     };
     const double fast = seconds(true), exact = seconds(false);
     return fmt::format(
-        "{} requests: {:.3f} ms a step with exact kernels, {:.3f} with fast ones: exactness costs {:.1f} %", open,
-        exact * 1e3, fast * 1e3, 100 * (exact / fast - 1));
+        "{} requests: {:.3f} ms a step with exact kernels, {:.3f} with fast ones: exactness costs {:.1f} % (--fast "
+        "also "
+        "has weights in an order of its own)",
+        open, exact * 1e3, fast * 1e3, 100 * (exact / fast - 1));
   }
 
   /// Steps of the open requests with and without a recorder; the trace of the former.

@@ -271,8 +271,8 @@ class Loader {
     }
     const bool bytes = options_.fast && ops::bytes_suit(w.format, rows, columns, memory_.device().info());
     if (w.format != ops::ExpertFormat::fp8)
-      w.order = ops::order_codes(codes, w.codes_stride * m.count, bytes ? ops::CodeOrder::bytes : ops::CodeOrder::halves,
-                                 memory_.device());
+      w.order = ops::order_codes(codes, w.codes_stride * m.count,
+                                 bytes ? ops::CodeOrder::bytes : ops::CodeOrder::halves, memory_.device());
     w.codes = codes;
     w.scale = scale;
     return w;

@@ -20,8 +20,8 @@ enum class ExpertFormat : int32_t {
   fp8,    // e4m3 codes, e8m0 scale for each 128x128 block
 };
 
-/// Where the bits of fp4 codes lie: as in a checkpoint, or as GPUs keep them (fp4_order.h), in the order of halves (bf16)
-/// or of bytes (e5m2).
+/// Where the bits of fp4 codes lie: as in a checkpoint, or as GPUs keep them (fp4_order.h), in the order of halves
+/// (bf16) or of bytes (e5m2).
 enum class CodeOrder : int32_t { checkpoint, halves, bytes };
 
 /// The same matrix [N, K] of every routed expert, stacked.

@@ -47,6 +47,12 @@ class Report(Folder):
         self.assertIn("spills 8 bytes of stores and 12 of loads", text)
         self.assertIn("stack frame of 24 bytes", text)
 
+    def test_named_kernels_may_keep_a_few_bytes(self):
+        teams = "_ZN6fathom3ops3moe16experts_teams_upILi1EEEvNS1_6ParamsE"
+        self.assertEqual(self.run_on(entry(teams, stack=32, stores=32, loads=32))[0], 0)
+        for beyond in ({"stack": 40}, {"loads": 36}, {"arch": "sm_120a", "stores": 4}):
+            self.assertEqual(self.run_on(entry(teams, **beyond))[0], 1)
+
     def test_static_shared_memory_has_a_limit(self):
         status, text = self.run_on(entry(shared=", 50000 bytes smem, 400 bytes cmem[0]"))
         self.assertEqual(status, 1)

@@ -22,14 +22,18 @@ std::string_view format_name(ExpertFormat f) {
 
 /// One of w1, w3, w2 of all experts.
 struct Matrix {
-  ExpertWeight shape;                            // pointers null
+  ExpertWeight shape;                           // pointers null
   Slot<std::byte> codes, halves, bytes, scale;  // codes as a checkpoint has them, and as GPUs do
   Slot<float> global;
 
   ExpertWeight at(const Addresses& a, CodeOrder order) const {
     ExpertWeight w = shape;
     w.order = order;
-    w.codes = (order == CodeOrder::halves ? halves : order == CodeOrder::bytes ? bytes : codes).at(a), w.scale = scale.at(a), w.global_scale = global.at(a);
+    w.codes = (order == CodeOrder::halves  ? halves
+               : order == CodeOrder::bytes ? bytes
+                                           : codes)
+                  .at(a),
+    w.scale = scale.at(a), w.global_scale = global.at(a);
     return w;
   }
 };
@@ -49,7 +53,7 @@ struct Shape {
   int64_t tokens = 1, d = 128, inner = 128, k = 6;
   int32_t experts = 8;
   ExpertFormat format = ExpertFormat::mxfp4;
-  bool with_shared = true, bytes = false;  // fast kernels get codes in the order of bytes
+  bool with_shared = true, bytes = false;    // fast kernels get codes in the order of bytes
   std::vector<std::vector<int32_t>> chosen;  // [tokens][k] ascending
   Strides x_rows{}, y_rows{};
   Slot<e4m3> x;
@@ -169,8 +173,9 @@ Case make(Shape s, bool ragged, Rng& rng) {
     s.s3 = add_shared(c, "shared_w3", s.inner, s.d, rng);
     s.s2 = add_shared(c, "shared_w2", s.d, s.inner, rng);
   }
-  // The hidden row is quantised again, so a last bit of it can become a step of a code.
-  s.y = c.out<bf16>("y", s.y_rows.elements(), Tolerance::relative_l2(6e-3), s.y_rows.stride);
+  // The hidden row is quantised again, so a last bit of it can become a step of a code. Fp8 products keep 13 bits of 32
+  // columns: computed so on the host, such small cases are off by up to 1e-2 (docs/kernels/experts.md).
+  s.y = c.out<bf16>("y", s.y_rows.elements(), Tolerance::relative_l2(s.bytes ? 1.4e-2 : 6e-3), s.y_rows.stride);
   const double busy = static_cast<double>(std::ranges::count(used, true)), n = static_cast<double>(s.tokens);
   const double matrix = 3.0 * static_cast<double>(s.d * s.inner);
   const double per_weight = s.format == ExpertFormat::fp8     ? 1.0

@@ -365,12 +365,6 @@ FATHOM_DEVICE MatrixDescriptor describe_matrix(const void* p, int leading, int s
   return {static_cast<uint64_t>((shared_address(p) & 0x3FFFF) >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
           static_cast<uint64_t>(stride >> 4) << 32 | uint64_t{1} << 62};
 }
-/// The same without swizzle: blocks of 8 rows x 16 bytes lie as 128 bytes; `leading` is the distance between blocks of 16
-/// bytes of a row, `stride` between those of 8 rows.
-FATHOM_DEVICE MatrixDescriptor describe_plain_matrix(const void* p, int leading, int stride) {
-  return {static_cast<uint64_t>((shared_address(p) & 0x3FFFF) >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
-          static_cast<uint64_t>(stride >> 4) << 32};
-}
 
 /// d[64 x n] (+)= a[64 x 16] b: a stored [64][k], b stored [n][k] for n = 64 and [k][n] for n = 256. Warp w of the
 /// group holds rows 16 w ..; register 4 j + i of column tile j as in mma_bf16.

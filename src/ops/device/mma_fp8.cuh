@@ -94,7 +94,8 @@ void multiply_64_rows_e4m3(float (&d)[4 * kTiles], MatrixDescriptor a, MatrixDes
     d[i] = sum;
   }
 }
-/// d[64 x 8 kTiles] = a[64 x 32] b: a e5m2 in registers as in mma_e4m3, b e4m3 as described. What d held does not count.
+/// d[64 x 8 kTiles] = a[64 x 32] b: a e5m2 in registers as in mma_e4m3, b e4m3 as described. What d held does not
+/// count.
 template <int kTiles>
 void multiply_rows_e5m2(float (&d)[4 * kTiles], const uint32_t (&a)[4], MatrixDescriptor b) {
   const uint64_t mine[4] = {a[0], a[1], a[2], a[3]};
@@ -137,6 +138,12 @@ FATHOM_DEVICE void leave_cluster() {
   __syncwarp();
   asm volatile("barrier.cluster.arrive.relaxed.aligned;\n barrier.cluster.wait.aligned;" ::: "memory");
 #endif
+}
+/// describe_matrix() without swizzle: blocks of 8 rows x 16 bytes lie as 128 bytes; `leading` is the distance between
+/// blocks of 16 bytes of a row, `stride` between those of 8 rows.
+FATHOM_DEVICE MatrixDescriptor describe_plain_matrix(const void* p, int leading, int stride) {
+  return {static_cast<uint64_t>((shared_address(p) & 0x3FFFF) >> 4) | static_cast<uint64_t>(leading >> 4) << 16 |
+          static_cast<uint64_t>(stride >> 4) << 32};
 }
 FATHOM_DEVICE MatrixDescriptor behind(MatrixDescriptor m, int bytes) {
   return {m.bits + static_cast<uint64_t>(bytes >> 4)};

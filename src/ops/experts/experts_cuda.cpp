@@ -2,9 +2,8 @@
 //
 //   sm80   mma.sync bf16, any GPU since the A100
 //   sm90   the same kernels, each starting while the one before it ends (programmatic launch)
-//   sm90_fast  on sm_90 with MXFP4 codes in the order of bytes: sums in groups of 32 columns, fp8 products of
-//   warpgroups
-//              from 5 tokens on. In the order of halves groups with 12 tokens and more
+//   sm90_fast  on sm_90 with MXFP4 codes in the order of bytes: sums in groups of 32 columns, by fp8 products of
+//              warpgroups from 5 tokens on; in the order of halves: such sums with 12 tokens and more
 // The first two want codes in the order of halves, and give a token the same bits in every batch. Pointers of codes, x
 // and y must be multiples of 16 bytes, those of fp4 scales of 8, and so must the distances between experts and rows.
 // "sm90" reads weights before the previous kernel of the stream has ended: it must not write them; where x_is_old
