@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 namespace fathom {
 namespace {
@@ -24,31 +25,34 @@ void name_step(const TracedStep& step, std::span<ops::KernelRun* const> kernels)
   }
 }
 
+/// The op of a thread, of those in order of their beginnings, in whose time something began; null: none.
+const SpanRecord* op_at(const std::vector<const SpanRecord*>& ops, int64_t when) {
+  const auto later =
+      std::upper_bound(ops.begin(), ops.end(), when, [](int64_t at, const SpanRecord* o) { return at < o->start_ns; });
+  return later != ops.begin() && when < (*std::prev(later))->end_ns ? *std::prev(later) : nullptr;
+}
+
 /// Kernels outside of replays. `ops` in order of their beginnings.
 void name_launched(std::vector<ops::KernelRun>& runs, const std::vector<SpanRecord>& ops) {
+  std::map<int32_t, std::vector<const SpanRecord*>> of_thread;
+  for (const SpanRecord& op : ops) of_thread[op.thread].push_back(&op);
   std::map<uint64_t, const DeviceSpan*> calls;
   for (const ops::KernelRun& run : runs)
     if (run.span.category == kRuntimeCategory) calls[run.span.correlation] = &run.span;
   std::map<std::string_view, const char*> of_function;
   std::vector<ops::KernelRun*> unknown;
-  const SpanRecord* last = nullptr;
+  std::set<const SpanRecord*> counted;  // their bytes are on a kernel
   for (ops::KernelRun& run : runs) {
     if (run.span.category != kKernelCategory || run.node) continue;
     const auto call = calls.find(run.span.correlation);
-    const SpanRecord* op = nullptr;
-    if (call != calls.end()) {
-      const auto later = std::upper_bound(ops.begin(), ops.end(), call->second->start_ns,
-                                          [](int64_t at, const SpanRecord& o) { return at < o.start_ns; });
-      if (later != ops.begin()) op = &*std::prev(later);
-      if (op && (call->second->start_ns >= op->end_ns || call->second->stream != op->thread)) op = nullptr;
-    }
+    const SpanRecord* op =
+        call == calls.end() ? nullptr : op_at(of_thread[call->second->stream], call->second->start_ns);
     if (!op) {
       unknown.push_back(&run);
       continue;
     }
     run.span.name = op->name, run.span.step = op->step;
-    if (op != last) run.span.bytes = op->bytes, run.span.flops = op->flops;
-    last = op;
+    if (counted.insert(op).second) run.span.bytes = op->bytes, run.span.flops = op->flops;
     const auto [known, fresh] = of_function.try_emplace(run.span.kernel, op->name);
     if (!fresh && known->second && std::string_view(known->second) != op->name) known->second = nullptr;
   }

@@ -18,8 +18,8 @@ struct TracedStep {
 /// The spans of `runs`, kernels named after their ops, with the ops' bytes on the first kernel of each. Kernels of
 /// replayed steps that do not have as many as their ops launched keep the names of their functions. Each GPU of several
 /// replays every step. Kernels outside of replays belong to the op of `ops` (spans of the host) in whose time they were
-/// launched by its thread; those that another thread launched, for another GPU, to the op that launched their function
-/// elsewhere.
+/// launched by its thread; those launched at another time or by another thread, as for another GPU, to the one op that
+/// launched their function elsewhere, if there is one.
 std::vector<DeviceSpan> name_kernels(std::vector<ops::KernelRun> runs, const std::vector<TracedStep>& steps,
                                      std::vector<SpanRecord> ops = {});
 

@@ -150,11 +150,11 @@ struct Weights {
 };
 
 struct LoadOptions {
-  bool fast = false;    // for fast kernels alone: fp4 codes in the order that they want
   bool drafts = false;  // load the draft stages too; the MTP block of a whole model only
   Shard shard{};        // which part to load
   /// Called with the bytes loaded so far and in all; may be empty.
   std::function<void(uint64_t done, uint64_t total)> progress;
+  bool fast = false;  // for fast kernels alone: fp4 codes in the order that they want
 };
 
 /// Some rows of a row-major tensor, and some bytes of each.

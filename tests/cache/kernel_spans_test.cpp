@@ -54,7 +54,7 @@ TEST(KernelSpans, KernelsLaunchedOpByOpGetTheNamesOfTheOpsThatLaunchedThem) {
        launched(400, 2, "up"), launched(500, 3, "down"), launched(510, 4, "up"), launched(600, 5, "other")},
       {}, ops);
   const char* names[] = {"embed", "experts", "experts", "experts", "function"};
-  const int64_t bytes[] = {4, 9, 0, 0, 0};
+  const int64_t bytes[] = {4, 9, 0, 0, 0};  // once for each op
   for (size_t i = 0; i < 5; ++i) {
     EXPECT_EQ(spans[5 + i].name, names[i]) << i;
     EXPECT_EQ(spans[5 + i].bytes, bytes[i]) << i;

@@ -445,6 +445,11 @@ TEST(ExpertsEmulated, WarpsThatStreamInGroupsMatchTheReference) {
   }
 }
 
+moe::Plan plan_of_bytes(ExpertsArgs a, int blocks) {
+  a.w1.order = CodeOrder::bytes;
+  return moe::make_plan(a, 8, blocks);
+}
+
 TEST(ExpertsEmulated, FewTokensOfCodesInTheOrderOfBytesMatchTheReference) {
   const Shape shapes[] = {{.tokens = 1},
                           {.tokens = 2, .d = 256, .inner = 512, .choices = 3, .experts = 5},
@@ -456,22 +461,29 @@ TEST(ExpertsEmulated, FewTokensOfCodesInTheOrderOfBytesMatchTheReference) {
     experts_ref(p.args(), {});
     const auto want = p.y;
     p.poison();
-    emulate(p.args(), 2, static_cast<int>(std::max(s.inner, s.shared) / moe::kGroupRows), true, CodeOrder::bytes);
+    const int blocks = static_cast<int>(std::max(s.inner, s.shared) / moe::kGroupRows);
+    ASSERT_TRUE(plan_of_bytes(p.args(), blocks).few);
+    emulate(p.args(), 2, blocks, true, CodeOrder::bytes);
     EXPECT_LE(relative_error(p, p.y, want), 3e-3) << s.tokens << " tokens, " << s.d << " wide";
   }
 }
 
 TEST(ExpertsEmulated, TeamsMatchTheReference) {
-  const Shape shapes[] = {{.tokens = 11, .d = 512, .inner = 256, .choices = 3, .experts = 9},
+  const Shape shapes[] = {{.tokens = 5, .d = 512, .inner = 256, .choices = 2, .experts = 6},
+                          {.tokens = 11, .d = 512, .inner = 256, .choices = 3, .experts = 9},
                           {.tokens = 20, .d = 256, .inner = 512, .shared = 128, .choices = 1, .experts = 10},
                           {.tokens = 17, .d = 768, .inner = 256, .shared = 0, .choices = 1, .experts = 5},
                           {.tokens = 40, .d = 256, .inner = 256, .shared = 384, .choices = 1, .experts = 3}};
   for (const Shape& s : shapes) {
     if (kSanitized && s.tokens > 20) continue;
     Problem p(s, 70 + static_cast<unsigned>(s.tokens));
+    if (s.tokens == 5) p.expert[3] = -1, p.expert[7] = 99;
     experts_ref(p.args(), {});
     const auto want = p.y;
     p.poison();
+    const moe::Plan plan = plan_of_bytes(p.args(), 2);
+    ASSERT_TRUE(plan.teams);
+    ASSERT_EQ(plan.team_tokens, s.tokens == 40 ? 16 : 8);
     emulate(p.args(), 2, 2, true, CodeOrder::bytes);
     EXPECT_LE(relative_error(p, p.y, want), 3e-3) << s.tokens << " tokens, " << s.d << " wide";
   }

@@ -78,8 +78,7 @@ bool experts_sm90_can_run(const ExpertsArgs& a, const DeviceInfo& device) {
 
 bool experts_sm90_fast_can_run(const ExpertsArgs& a, const DeviceInfo& device) {
   if (a.w1.order != CodeOrder::bytes) return experts_sm90_can_run(a, device);
-  return bytes_suit(a.w1.format, a.w1.rows, a.w1.columns, device) && moe::stream_blocks_of(device) > 0 &&
-         can_run(a, device, CodeOrder::bytes);
+  return bytes_suit(a.w1.format, a.w1.rows, a.w1.columns, device) && can_run(a, device, CodeOrder::bytes);
 }
 
 size_t experts_cuda_workspace(const ExpertsArgs& a, const DeviceInfo& device) {

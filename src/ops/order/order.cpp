@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "ops/compute_device.h"
+#include "ops/experts/moe_params.h"
 #include "ops/fp4_order.h"
 
 namespace fathom::ops {
@@ -23,7 +24,7 @@ CodeOrder order_codes(std::byte* codes, int64_t bytes, CodeOrder order, ComputeD
 
 bool bytes_suit(ExpertFormat format, int64_t rows, int64_t columns, const DeviceInfo& device) {
   return format == ExpertFormat::mxfp4 && device.backend == Backend::cuda && device.compute_capability == 90 &&
-         rows % 256 == 0 && columns % 256 == 0;
+         moe::stream_blocks_of(device) > 0 && rows % 256 == 0 && columns % 256 == 0;
 }
 
 void order_codes(std::span<std::byte> codes, CodeOrder order) {
