@@ -96,7 +96,7 @@ void emulate_many(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
 
 template <int kTiles>
 void emulate_teams(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
-  const moe::TeamMaps maps = moe::describe_for_teams(p, device::emulated_map);
+  const moe::Maps maps = moe::describe_weights(p, device::emulated_map, moe::kBlock);
   constexpr int kThreads = moe::kTeamThreads, kShared = moe::team_shared(8 * kTiles);
   device::emulator::run_grid(plan.stream_blocks, 1, 1, kThreads, kShared, false, seed,
                              [&](std::byte* shared) { moe::team_up<kTiles>(p, maps, shared); });
@@ -259,13 +259,24 @@ double relative_error(const Problem& p, const std::vector<bf16>& got, const std:
   return std::sqrt(error / size);
 }
 
-void expect_like_reference(const Shape& s, unsigned seed) {
-  Problem p(s, seed);
+int differing(const std::vector<bf16>& got, const std::vector<bf16>& want) {
+  int n = 0;
+  for (size_t i = 0; i < want.size(); ++i) n += want[i].bits != got[i].bits;
+  return n;
+}
+
+/// `run` is given the arguments.
+void expect_like_reference(Problem& p, const std::function<void(const ExpertsArgs&)>& run) {
   experts_ref(p.args(), {});
   const auto want = p.y;
   p.poison();
-  emulate(p.args(), seed);
-  EXPECT_LE(relative_error(p, p.y, want), 3e-3) << s.tokens << " tokens, format " << static_cast<int>(s.format);
+  run(p.args());
+  EXPECT_LE(relative_error(p, p.y, want), 3e-3)
+      << p.shape.tokens << " tokens, " << p.shape.d << " wide, format " << static_cast<int>(p.shape.format);
+}
+void expect_like_reference(const Shape& s, unsigned seed) {
+  Problem p(s, seed);
+  expect_like_reference(p, [&](const ExpertsArgs& a) { emulate(a, seed); });
 }
 
 TEST(ExpertsEmulated, Mxfp4MatchesTheReference) {
@@ -326,9 +337,7 @@ TEST(ExpertsEmulated, WarpsThatStreamGiveTheBitsOfTheOtherKernels) {
       const auto want = p.y;
       p.poison();
       emulate(p.args(), 2, blocks);
-      int differ = 0;
-      for (size_t i = 0; i < want.size(); ++i) differ += want[i].bits != p.y[i].bits;
-      EXPECT_EQ(differ, 0) << s.tokens << " tokens, " << s.d << " wide, " << blocks << " blocks";
+      EXPECT_EQ(differing(p.y, want), 0) << s.tokens << " tokens, " << s.d << " wide, " << blocks << " blocks";
     }
 }
 
@@ -347,9 +356,7 @@ TEST(ExpertsEmulated, ManyTokensOfAnExpertGiveTheBitsOfTheOtherKernels) {
     ExpertsArgs a = p.args();
     ASSERT_GT(moe::make_plan(a, 8, 3).many_blocks, 0);
     emulate(a, 2, 3);
-    int differ = 0;
-    for (size_t i = 0; i < want.size(); ++i) differ += want[i].bits != p.y[i].bits;
-    EXPECT_EQ(differ, 0) << s.tokens << " tokens, " << s.d << " wide";
+    EXPECT_EQ(differing(p.y, want), 0) << s.tokens << " tokens, " << s.d << " wide";
   }
 }
 
@@ -371,9 +378,7 @@ TEST(ExpertsEmulated, FewTokensInOneLaunchOrTwoGiveTheBitsOfTheOtherKernels) {
     a.x_is_old = old = !old;
     shares = shares % 4 + 1;  // blocks that have the same rows of up
     emulate(a, 2, static_cast<int>(std::max(s.inner, s.shared) / moe::kGroupRows) * shares);
-    int differ = 0;
-    for (size_t i = 0; i < want.size(); ++i) differ += want[i].bits != p.y[i].bits;
-    EXPECT_EQ(differ, 0) << s.tokens << " tokens, " << s.d << " wide";
+    EXPECT_EQ(differing(p.y, want), 0) << s.tokens << " tokens, " << s.d << " wide";
   }
 }
 
@@ -437,11 +442,7 @@ TEST(ExpertsEmulated, WarpsThatStreamInGroupsMatchTheReference) {
                           {.tokens = 40, .d = 256, .inner = 128, .shared = 256, .choices = 1, .experts = 11}};
   for (const Shape& s : shapes) {
     Problem p(s, 40 + static_cast<unsigned>(s.tokens));
-    experts_ref(p.args(), {});
-    const auto want = p.y;
-    p.poison();
-    emulate(p.args(), 2, 2, true);
-    EXPECT_LE(relative_error(p, p.y, want), 3e-3) << s.tokens << " tokens, " << s.d << " wide";
+    expect_like_reference(p, [](const ExpertsArgs& a) { emulate(a, 2, 2, true); });
   }
 }
 
@@ -458,13 +459,9 @@ TEST(ExpertsEmulated, FewTokensOfCodesInTheOrderOfBytesMatchTheReference) {
   for (const Shape& s : shapes) {
     if (kSanitized && s.d > 1000) continue;
     Problem p(s, 90 + static_cast<unsigned>(s.tokens));
-    experts_ref(p.args(), {});
-    const auto want = p.y;
-    p.poison();
     const int blocks = static_cast<int>(std::max(s.inner, s.shared) / moe::kGroupRows);
     ASSERT_TRUE(plan_of_bytes(p.args(), blocks).few);
-    emulate(p.args(), 2, blocks, true, CodeOrder::bytes);
-    EXPECT_LE(relative_error(p, p.y, want), 3e-3) << s.tokens << " tokens, " << s.d << " wide";
+    expect_like_reference(p, [&](const ExpertsArgs& a) { emulate(a, 2, blocks, true, CodeOrder::bytes); });
   }
 }
 
@@ -478,14 +475,10 @@ TEST(ExpertsEmulated, TeamsMatchTheReference) {
     if (kSanitized && s.tokens > 20) continue;
     Problem p(s, 70 + static_cast<unsigned>(s.tokens));
     if (s.tokens == 5) p.expert[3] = -1, p.expert[7] = 99;
-    experts_ref(p.args(), {});
-    const auto want = p.y;
-    p.poison();
     const moe::Plan plan = plan_of_bytes(p.args(), 2);
     ASSERT_TRUE(plan.teams);
     ASSERT_EQ(plan.team_tokens, s.tokens == 40 ? 16 : 8);
-    emulate(p.args(), 2, 2, true, CodeOrder::bytes);
-    EXPECT_LE(relative_error(p, p.y, want), 3e-3) << s.tokens << " tokens, " << s.d << " wide";
+    expect_like_reference(p, [](const ExpertsArgs& a) { emulate(a, 2, 2, true, CodeOrder::bytes); });
   }
 }
 

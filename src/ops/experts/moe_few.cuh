@@ -183,18 +183,11 @@ FATHOM_DEVICE void few_up(const Params& p, const Maps& maps, std::byte* shared) 
 
 /// Eight of the 128 channels that half a warp has, quantised: codes as fp16 in the order of widen_codes().
 FATHOM_DEVICE Words4 quantized_halves(const Float4& eight, float& scale_of) {
-  const uint32_t words[4] = {word(eight.x), word(eight.y), word(eight.z), word(eight.w)};
-  float v[8], most = 0;
-  FATHOM_UNROLL
-  for (int k = 0; k < 4; ++k) {
-    v[2 * k] = device::low_half(words[k]), v[2 * k + 1] = device::high_half(words[k]);
-    most = fmaxf(most, fmaxf(fabsf(v[2 * k]), fabsf(v[2 * k + 1])));
-  }
-  const e8m0 scale = e4m3_scale(device::group_max(most, 16));
-  const float inverse = reciprocal(scale);
-  scale_of = to_float(scale);
-  FATHOM_UNROLL
-  for (int k = 0; k < 8; ++k) v[k] = round_e4m3(v[k] * inverse);
+  float v[8];
+  quantize_eight(eight, v, [&](float scale) {
+    scale_of = scale;
+    return 1.0f;
+  });
   return {{device::pack_f16x2(v[1], v[3]), device::pack_f16x2(v[0], v[2]), device::pack_f16x2(v[5], v[7]),
            device::pack_f16x2(v[4], v[6])}};
 }

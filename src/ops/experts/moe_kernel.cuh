@@ -91,21 +91,27 @@ FATHOM_DEVICE float round_e4m3(float v) {
   return device::add(device::add(bound, lift), -lift);
 }
 
-/// Eight of the 128 channels that half a warp has, quantised, widened and in product order. `kGroups`: as prepare does
-/// for x.
-template <bool kGroups = false>
-FATHOM_DEVICE Words4 quantized_words(const Float4& eight) {
+/// Eight of the 128 channels that half a warp has, quantised: v = the values of their codes times `factor_of(scale)`.
+template <typename FactorOf>
+FATHOM_DEVICE void quantize_eight(const Float4& eight, float (&v)[8], const FactorOf& factor_of) {
   const uint32_t words[4] = {word(eight.x), word(eight.y), word(eight.z), word(eight.w)};
-  float v[8], most = 0;
+  float most = 0;
   FATHOM_UNROLL
   for (int k = 0; k < 4; ++k) {
     v[2 * k] = device::low_half(words[k]), v[2 * k + 1] = device::high_half(words[k]);
     most = fmaxf(most, fmaxf(fabsf(v[2 * k]), fabsf(v[2 * k + 1])));
   }
   const e8m0 scale = e4m3_scale(device::group_max(most, 16));
-  const float inverse = reciprocal(scale), factor = kGroups ? lifted(to_float(scale)) : to_float(scale);
+  const float inverse = reciprocal(scale), factor = factor_of(to_float(scale));
   FATHOM_UNROLL
   for (int k = 0; k < 8; ++k) v[k] = round_e4m3(v[k] * inverse) * factor;
+}
+
+/// The same, widened and in product order. `kGroups`: as prepare does for x.
+template <bool kGroups = false>
+FATHOM_DEVICE Words4 quantized_words(const Float4& eight) {
+  float v[8];
+  quantize_eight(eight, v, [](float scale) { return kGroups ? lifted(scale) : scale; });
   return product_order(v);
 }
 

@@ -7,14 +7,14 @@ namespace {
 
 template <int kTiles>
 __global__ void __launch_bounds__(kTeamThreads, 1)
-    experts_teams_up(const __grid_constant__ Params p, const __grid_constant__ TeamMaps maps) {
+    experts_teams_up(const __grid_constant__ Params p, const __grid_constant__ Maps maps) {
   extern __shared__ __align__(1024) std::byte shared[];
   if constexpr (device::kForSm90) team_up<kTiles>(p, maps, shared);
 }
 
 template <int kTiles>
 __global__ void __launch_bounds__(kTeamThreads, 1)
-    experts_teams_down(const __grid_constant__ Params p, const __grid_constant__ TeamMaps maps) {
+    experts_teams_down(const __grid_constant__ Params p, const __grid_constant__ Maps maps) {
   extern __shared__ __align__(1024) std::byte shared[];
   if constexpr (device::kForSm90) team_down<kTiles>(p, maps, shared);
 }
@@ -27,7 +27,7 @@ template <int kTiles>
 void launch_tiles(const Params& p, const Plan& plan, void* stream) {
   const device::LaunchShape shape = {dim3(static_cast<unsigned>(plan.stream_blocks)), kTeamThreads,
                                      team_shared(8 * kTiles), true};
-  const TeamMaps maps = describe_for_teams(p, device::describe_planes);
+  const Maps maps = describe_weights(p, device::describe_planes, kBlock);
   device::launch("experts", experts_teams_up<kTiles>, shape, stream, p, maps);
   device::launch("experts", experts_teams_down<kTiles>, shape, stream, p, maps);
   const unsigned sums = device::blocks_for(int64_t{p.tokens} * (p.d / 8), kSumThreads);

@@ -14,29 +14,11 @@
 
 #include "ops/device/mma_fp8.cuh"
 #include "ops/experts/moe_kernel.cuh"
+#include "ops/experts/moe_maps.h"
 
 namespace fathom::ops::moe {
 
 using device::Phases;
-using device::TensorMap;
-
-/// How the copy unit finds the matrices of the experts; those of the shared expert where there is one.
-struct TeamMaps {
-  TensorMap w1, w3, w2, s1, s3, s2;
-};
-
-/// `describe` makes a map of Planes.
-template <typename Describe>
-TeamMaps describe_for_teams(const Params& p, const Describe& describe) {
-  const auto planes = [&](const Weight& w, int experts) {
-    device::Planes of{w.codes, w.row_bytes, w.expert_codes, w.rows, experts};
-    of.box_rows = kBlock;
-    return describe(of);
-  };
-  TeamMaps m = {planes(p.w1, p.experts), planes(p.w3, p.experts), planes(p.w2, p.experts), {}, {}, {}};
-  if (p.shared_tiles > 0) m.s1 = planes(p.s1, 1), m.s3 = planes(p.s3, 1), m.s2 = planes(p.s2, 1);
-  return m;
-}
 
 /// What a team does: a tile, and the first of its rows. expert: -1 the shared one, kNothing: no more pieces.
 struct TeamPiece {
@@ -421,6 +403,19 @@ FATHOM_DEVICE int scale_place(const Params& p, int block, int token) {
   return block / 2 * team_x_bytes(p.tile_tokens) + p.tile_tokens * 2 * kBlock + (block % 2 * p.tile_tokens + token) * 4;
 }
 
+/// Calls `visit(j, odd, token)` for the tokens of a tile that a lane has sums of.
+template <int kTiles, typename Visit>
+FATHOM_DEVICE void for_own_tokens(const TeamWarp& t, int count, const Visit& visit) {
+  FATHOM_UNROLL
+  for (int j = 0; j < kTiles; ++j) {
+    FATHOM_UNROLL
+    for (int odd = 0; odd < 2; ++odd) {
+      const int token = 8 * j + t.lane % 4 * 2 + odd;
+      if (token < count) visit(j, odd, token);
+    }
+  }
+}
+
 /// Hidden values of a piece, quantised to the tile's codes.
 template <bool kRouted, int kTiles>
 FATHOM_DEVICE void end_up(const Params& p, const TeamMemory& m, const TeamWarp& t, const TeamPiece& piece,
@@ -446,47 +441,35 @@ FATHOM_DEVICE void end_up(const Params& p, const TeamMemory& m, const TeamWarp& 
   }
   sync_team(t.team);
   std::byte* to = tile_codes(p.hidden_tiles, p, p.w2, p.s2, piece.index);
-  FATHOM_UNROLL
-  for (int j = 0; j < kTiles; ++j) {
-    FATHOM_UNROLL
-    for (int odd = 0; odd < 2; ++odd) {
-      const int token = 8 * j + t.lane % 4 * 2 + odd;
-      if (token >= piece.count) continue;
-      const auto* of = reinterpret_cast<const Float4*>(m.most + (turn * kTeamTokens + token) * 8);
-      const Float4 low = of[0], high = of[1];
-      const e8m0 scale = e4m3_scale(
-          fmaxf(fmaxf(fmaxf(low.x, low.y), fmaxf(low.z, low.w)), fmaxf(fmaxf(high.x, high.y), fmaxf(high.z, high.w))));
-      const float inverse = reciprocal(scale);
-      const uint32_t codes = device::pack_e4m3x2(h[4 * j + odd] * inverse, h[4 * j + 2 + odd] * inverse);
-      const int channel = piece.first_row + t.row();
-      to[hidden_place<kRouted>(p, channel, token)] = static_cast<std::byte>(codes);
-      to[hidden_place<kRouted>(p, channel + 8, token)] = static_cast<std::byte>(codes >> 8);
-      if (t.warp > 0 || t.lane >= 4) continue;
-      *reinterpret_cast<float*>(to + scale_place<kRouted>(p, piece.first_row / kBlock, token)) = to_float(scale);
-    }
-  }
+  for_own_tokens<kTiles>(t, piece.count, [&](int j, int odd, int token) {
+    const auto* of = reinterpret_cast<const Float4*>(m.most + (turn * kTeamTokens + token) * 8);
+    const Float4 low = of[0], high = of[1];
+    const e8m0 scale = e4m3_scale(
+        fmaxf(fmaxf(fmaxf(low.x, low.y), fmaxf(low.z, low.w)), fmaxf(fmaxf(high.x, high.y), fmaxf(high.z, high.w))));
+    const float inverse = reciprocal(scale);
+    const uint32_t codes = device::pack_e4m3x2(h[4 * j + odd] * inverse, h[4 * j + 2 + odd] * inverse);
+    const int channel = piece.first_row + t.row();
+    to[hidden_place<kRouted>(p, channel, token)] = static_cast<std::byte>(codes);
+    to[hidden_place<kRouted>(p, channel + 8, token)] = static_cast<std::byte>(codes >> 8);
+    if (t.warp > 0 || t.lane >= 4) return;
+    *reinterpret_cast<float*>(to + scale_place<kRouted>(p, piece.first_row / kBlock, token)) = to_float(scale);
+  });
 }
 
 template <bool kRouted, int kTiles>
 FATHOM_DEVICE void end_down(const Params& p, const TeamWarp& t, const TeamPiece& piece, const TeamSums<kTiles>& sums) {
   constexpr float kRestore = kRouted ? kBytesRestore : 1.0f;
-  FATHOM_UNROLL
-  for (int j = 0; j < kTiles; ++j) {
+  for_own_tokens<kTiles>(t, piece.count, [&](int j, int odd, int token) {
+    bf16* to = p.part + int64_t{piece.slot[token]} * p.d + piece.first_row + t.row();
     FATHOM_UNROLL
-    for (int odd = 0; odd < 2; ++odd) {
-      const int token = 8 * j + t.lane % 4 * 2 + odd;
-      if (token >= piece.count) continue;
-      bf16* to = p.part + int64_t{piece.slot[token]} * p.d + piece.first_row + t.row();
-      FATHOM_UNROLL
-      for (int k = 0; k < 4; ++k)
-        to[k / 2 * kBlock + k % 2 * 8] = to_bf16(sums.total[k / 2][4 * j + k % 2 * 2 + odd] * kRestore);
-    }
-  }
+    for (int k = 0; k < 4; ++k)
+      to[k / 2 * kBlock + k % 2 * 8] = to_bf16(sums.total[k / 2][4 * j + k % 2 * 2 + odd] * kRestore);
+  });
 }
 
 /// Grid: as many blocks as multiprocessors.
 template <int kTiles>
-FATHOM_DEVICE void team_up(const Params& p, const TeamMaps& maps, std::byte* shared) {
+FATHOM_DEVICE void team_up(const Params& p, const Maps& maps, std::byte* shared) {
   begin_teams<kTiles>(shared);
   device::wait_for_previous_kernel();
   device::let_next_kernel_start();
@@ -517,7 +500,7 @@ FATHOM_DEVICE void team_up(const Params& p, const TeamMaps& maps, std::byte* sha
 
 /// Grid: as many blocks as multiprocessors. Tiles are known, and weights may be read, before the kernel before ends.
 template <int kTiles>
-FATHOM_DEVICE void team_down(const Params& p, const TeamMaps& maps, std::byte* shared) {
+FATHOM_DEVICE void team_down(const Params& p, const Maps& maps, std::byte* shared) {
   begin_teams<kTiles>(shared);
   const int warp = device::uniform(device::warp_index()), lane = device::lane_index();
   const int team = warp < 8 * kTeams ? warp / 8 : warp - 8 * kTeams;
