@@ -49,6 +49,9 @@ if(FATHOM_MOLD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_link_options(-fuse-ld=mold)
 endif()
 
+if(FATHOM_PCH AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # the header alone fills GCC's heap: without more it is swept at once
+  add_compile_options($<$<COMPILE_LANGUAGE:CXX>:--param=ggc-min-heapsize=786432>)
+endif()
 if(FATHOM_PCH AND CMAKE_CXX_COMPILER_ID STREQUAL "Clang")  # lets ccache use precompiled headers
   add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:SHELL:-Xclang -fno-pch-timestamp>")
 endif()

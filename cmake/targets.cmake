@@ -4,6 +4,15 @@ set(FATHOM_LIBRARY_HEADERS <algorithm> <array> <atomic> <bit> <chrono> <cmath> <
   <tuple> <unordered_map> <unordered_set> <utility> <variant> <vector> <fmt/format.h>)
 set(FATHOM_TEST_HEADERS ${FATHOM_LIBRARY_HEADERS} <condition_variable> <fstream> <iostream> <random> <set> <sstream>
   <gtest/gtest.h> <nlohmann/json.hpp> <rapidcheck.h> <rapidcheck/gtest.h>)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")  # reads of them what it needs; GCC instantiates all that waits in them in each object
+  list(APPEND FATHOM_LIBRARY_HEADERS <nlohmann/json.hpp>)
+endif()
+# Clang calls a function for each check of AddressSanitizer in functions with more accesses than this: kernels are inlined
+# into functions that it optimises for most of a minute otherwise. The hot ones stay below.
+set(FATHOM_CALLED_CHECKS)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND FATHOM_SANITIZE MATCHES "address")
+  set(FATHOM_CALLED_CHECKS -mllvm -asan-instrumentation-with-call-threshold=1500)
+endif()
 
 # fathom_precompile(TARGET OWNER HEADERS...): OWNER compiles the headers, every TARGET of the same flags uses them.
 function(fathom_precompile target owner)
@@ -59,7 +68,7 @@ function(fathom_library name)
         set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS -fno-sanitize=thread SKIP_PRECOMPILE_HEADERS ON)
       elseif(vectors AND FATHOM_SANITIZE MATCHES "undefined")
         set_source_files_properties(${source} PROPERTIES COMPILE_OPTIONS
-          "-fno-sanitize=null,alignment,object-size,pointer-overflow")
+          "-fno-sanitize=null,alignment,object-size,pointer-overflow;${FATHOM_CALLED_CHECKS}")
       endif()
     endforeach()
     fathom_precompile(fathom_${name} fathom_base ${FATHOM_LIBRARY_HEADERS})
@@ -97,6 +106,9 @@ function(fathom_library name)
     endif()
     fathom_precompile(test_${name} ${precompiled} ${FATHOM_TEST_HEADERS})
     include(GoogleTest)
+    if(FATHOM_SANITIZE STREQUAL "thread")  # on one processor operations stay on their thread: TBB knows nothing of the sanitizer
+      set_target_properties(test_${name} PROPERTIES CROSSCOMPILING_EMULATOR ${CMAKE_SOURCE_DIR}/tools/on_one_processor)
+    endif()
     gtest_discover_tests(test_${name} TEST_PREFIX ${name}. DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${name} TIMEOUT 300)
   endif()
   if(FATHOM_BENCHES AND benches)
