@@ -53,22 +53,21 @@ class Peer final : public Communicator {
     link_.patience = kPatience;
     device_->synchronize("clearing memory");
   }
-  uint64_t* inbox() const { return reinterpret_cast<uint64_t*>(inbox_.data()); }
-  void meet(std::span<uint64_t* const> inboxes) { std::copy(inboxes.begin(), inboxes.end(), link_.inbox); }
+  uint32_t* inbox() const { return reinterpret_cast<uint32_t*>(inbox_.data()); }
+  void meet(std::span<uint32_t* const> inboxes) { std::copy(inboxes.begin(), inboxes.end(), link_.inbox); }
 
   int rank() const override { return link_.rank; }
   int size() const override { return link_.size; }
   const char* name() const override { return "peer memory"; }
   size_t device_bytes() const override { return inbox_.size() + counters_.size(); }
 
-  void all_reduce(View<const float, 2> part, View<bf16, 2> sum) override { reduce(part, sum, 2); }
-  void all_reduce(View<const bf16, 2> part, View<bf16, 2> sum) override { reduce(part, sum, 4); }
+  void all_reduce(View<const float, 2> part, View<bf16, 2> sum) override { reduce(part, sum, 1); }
+  void all_reduce(View<const bf16, 2> part, View<bf16, 2> sum) override { reduce(part, sum, 2); }
 
   void all_gather(View<const float, 2> part, View<float, 2> full) override {
     if (part.size[1] % 2 != 0) fathom::fail("all_gather: {} columns a rank are not even", part.size[1]);
-    const int64_t packets = part.count() / 2;
-    for (int64_t at = 0; at < packets; at += peer::kPackets)
-      peer::launch_gather(link_, part.data, full.data, at, std::min(peer::kPackets, packets - at), part.size[1] / 2,
+    for (int64_t at = 0; at < part.count(); at += peer::kWords)
+      peer::launch_gather(link_, part.data, full.data, at, std::min(peer::kWords, part.count() - at), part.size[1],
                           early_, device_->stream());
   }
 
@@ -94,13 +93,14 @@ class Peer final : public Communicator {
   }
 
  private:
+  /// `each`: values of a word.
   template <typename T>
-  void reduce(View<const T, 2> part, View<bf16, 2> sum, int64_t values) {
+  void reduce(View<const T, 2> part, View<bf16, 2> sum, int64_t each) {
     const int64_t count = part.count();
-    if (count % values != 0) fathom::fail("all_reduce: {} numbers are no whole packets of {}", count, values);
-    for (int64_t at = 0; at < count; at += peer::kPackets * values) {
-      const int64_t packets = std::min(peer::kPackets, (count - at) / values);
-      peer::launch_reduce(link_, part.data + at, sum.data + at, packets, early_, device_->stream());
+    if (count % (2 * each) != 0) fathom::fail("all_reduce: {} numbers are no whole packets of {}", count, 2 * each);
+    for (int64_t at = 0; at < count; at += peer::kWords * each) {
+      const int64_t words = std::min(peer::kWords, (count - at) / each);
+      peer::launch_reduce(link_, part.data + at, sum.data + at, words, early_, device_->stream());
     }
   }
 
@@ -138,7 +138,7 @@ std::vector<std::unique_ptr<Communicator>> connect_peers(Devices devices) {
   }
   const auto group = std::make_shared<Group>(static_cast<int>(devices.size()));
   std::vector<std::unique_ptr<Communicator>> ranks;
-  std::vector<uint64_t*> inboxes;
+  std::vector<uint32_t*> inboxes;
   for (size_t r = 0; r < devices.size(); ++r) {
     devices[r]->bind();
     auto rank = std::make_unique<Peer>(group, devices[r], static_cast<int>(r));

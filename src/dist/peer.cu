@@ -1,4 +1,7 @@
 #include "dist/peer_params.h"
+
+#include <vector>
+
 #include "ops/device/launch.cuh"
 #include "ops/device/scalars.cuh"
 
@@ -9,12 +12,29 @@ namespace device = ops::device;
 
 constexpr int kThreads = 256, kMostBlocks = 264;
 
-/// 16 bytes to or from memory that several GPUs write and read, past the caches of this one. Each half arrives whole.
-FATHOM_DEVICE void store_shared_by_gpus(uint64_t* p, uint64_t low, uint64_t high) {
-  asm volatile("st.volatile.global.v2.u64 [%0], {%1, %2};" ::"l"(p), "l"(low), "l"(high) : "memory");
+/// The words of a packet. Two or four.
+template <int kCount>
+struct alignas(4 * kCount) Packet {
+  uint32_t word[kCount];
+};
+
+/// A packet to or from memory that several GPUs write and read, past the caches of this one. Each word arrives whole.
+FATHOM_DEVICE void store_shared_by_gpus(uint32_t* p, const Packet<2>& v) {
+  asm volatile("st.volatile.global.v2.u32 [%0], {%1, %2};" ::"l"(p), "r"(v.word[0]), "r"(v.word[1]) : "memory");
 }
-FATHOM_DEVICE void load_shared_by_gpus(const uint64_t* p, uint64_t& low, uint64_t& high) {
-  asm volatile("ld.volatile.global.v2.u64 {%0, %1}, [%2];" : "=l"(low), "=l"(high) : "l"(p) : "memory");
+FATHOM_DEVICE void store_shared_by_gpus(uint32_t* p, const Packet<4>& v) {
+  asm volatile("st.volatile.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(p), "r"(v.word[0]), "r"(v.word[1]),
+               "r"(v.word[2]), "r"(v.word[3])
+               : "memory");
+}
+FATHOM_DEVICE void load_shared_by_gpus(const uint32_t* p, Packet<2>& v) {
+  asm volatile("ld.volatile.global.v2.u32 {%0, %1}, [%2];" : "=r"(v.word[0]), "=r"(v.word[1]) : "l"(p) : "memory");
+}
+FATHOM_DEVICE void load_shared_by_gpus(const uint32_t* p, Packet<4>& v) {
+  asm volatile("ld.volatile.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.word[0]), "=r"(v.word[1]), "=r"(v.word[2]), "=r"(v.word[3])
+               : "l"(p)
+               : "memory");
 }
 FATHOM_DEVICE uint64_t nanoseconds() {
   uint64_t t;
@@ -22,18 +42,18 @@ FATHOM_DEVICE uint64_t nanoseconds() {
   return t;
 }
 
-FATHOM_DEVICE uint64_t* place(uint64_t* inbox, const Link& link, uint32_t number, int from, int64_t packet) {
-  return inbox + (((number & 1) * link.size + from) * kPackets + packet) * 2;
+FATHOM_DEVICE uint32_t* place(uint32_t* inbox, const Link& link, uint32_t number, int from, int64_t word) {
+  return inbox + ((number & 1) * link.size + from) * kWords + word;
 }
 
-/// Eight bytes of data to every other rank.
-FATHOM_DEVICE void send(const Link& link, uint32_t number, int64_t packet, uint64_t data) {
-  const uint64_t mark = uint64_t{number} << 32;
-  for (int r = 0; r < link.size; ++r) {
-    if (r == link.rank) continue;
-    store_shared_by_gpus(place(link.inbox[r], link, number, link.rank, packet), (data & 0xFFFFFFFFu) | mark,
-                         data >> 32 | mark);
-  }
+/// The packet that begins at `word` of the message to every other rank.
+template <int kCount>
+FATHOM_DEVICE void send(const Link& link, uint32_t number, int64_t word, Packet<kCount> data) {
+  FATHOM_UNROLL
+  for (uint32_t& w : data.word)
+    if (w == 0) w = 0x80000000u;
+  for (int r = 0; r < link.size; ++r)
+    if (r != link.rank) store_shared_by_gpus(place(link.inbox[r], link, number, link.rank, word), data);
 }
 
 /// Asked now and then by a thread that has waited since `since`: false when it shall wait no longer.
@@ -53,21 +73,26 @@ FATHOM_DEVICE bool still_patient(const Link& link, uint64_t since) {
   return !over;
 }
 
-/// Waits for the packet of a rank. False: gave up, now or before.
-FATHOM_DEVICE bool receive(const Link& link, uint32_t number, int from, int64_t packet, bool& patient, uint64_t& data) {
-  const uint64_t* at = place(link.inbox[link.rank], link, number, from, packet);
-  uint64_t low, high, since = 0;
+/// Waits for the packet of a rank and makes room for the next but one. Zeros: gave up, now or before.
+template <int kCount>
+FATHOM_DEVICE Packet<kCount> receive(const Link& link, uint32_t number, int from, int64_t word, bool& patient) {
+  uint32_t* const at = place(link.inbox[link.rank], link, number, from, word);
+  uint64_t since = 0;
   for (uint32_t spins = 0; patient; ++spins) {
-    load_shared_by_gpus(at, low, high);
-    if (low >> 32 == number && high >> 32 == number) {
-      data = (low & 0xFFFFFFFFu) | high << 32;
-      return true;
+    Packet<kCount> data;
+    load_shared_by_gpus(at, data);
+    bool there = true;
+    FATHOM_UNROLL
+    for (const uint32_t w : data.word) there = there && w != 0;
+    if (there) {
+      store_shared_by_gpus(at, Packet<kCount>{});
+      return data;
     }
     if (spins % 1024 != 1023) continue;
     if (since == 0) since = nanoseconds();
     patient = still_patient(link, since);
   }
-  return false;
+  return {};
 }
 
 /// The number of this message; all of a block's threads ask before any of its blocks ends.
@@ -86,70 +111,80 @@ FATHOM_DEVICE float as_float(uint32_t word) {
   return __uint_as_float(word);
 }
 
-/// Adds the values of a packet.
-FATHOM_DEVICE void add(float (&sum)[2], uint64_t data) {
-  sum[0] += as_float(static_cast<uint32_t>(data)), sum[1] += as_float(static_cast<uint32_t>(data >> 32));
-}
-FATHOM_DEVICE void add(float (&sum)[4], uint64_t data) {
-  FATHOM_UNROLL
-  for (int k = 0; k < 4; ++k) sum[k] += as_float(static_cast<uint32_t>(data >> 16 * k) << 16);
-}
-FATHOM_DEVICE void store(bf16* sum, int64_t packet, const float (&v)[2]) {
-  reinterpret_cast<uint32_t*>(sum)[packet] = device::pack_bf16x2(v[0], v[1]);
-}
-FATHOM_DEVICE void store(bf16* sum, int64_t packet, const float (&v)[4]) {
-  const uint64_t low = device::pack_bf16x2(v[0], v[1]), high = device::pack_bf16x2(v[2], v[3]);
-  reinterpret_cast<uint64_t*>(sum)[packet] = low | high << 32;
-}
+/// sum = bf16 of the ranks' sum. kWide: words are fp32, else two bf16 each.
+template <bool kWide, int kCount>
+struct Sum {
+  static constexpr int kEach = kWide ? 1 : 2, kValues = kCount * kEach;
+  float value[kValues] = {};
+
+  FATHOM_DEVICE void add(const Packet<kCount>& data) {
+    FATHOM_UNROLL
+    for (int i = 0; i < kValues; ++i) {
+      const uint32_t word = data.word[i / kEach];
+      value[i] += as_float(kWide ? word : i % 2 ? word & 0xFFFF0000u : word << 16);
+    }
+  }
+  FATHOM_DEVICE void store(bf16* sum, int64_t packet) const {
+    struct alignas(2 * kValues) Rounded {
+      uint32_t pair[kValues / 2];
+    } rounded;
+    FATHOM_UNROLL
+    for (int i = 0; i < kValues / 2; ++i) rounded.pair[i] = device::pack_bf16x2(value[2 * i], value[2 * i + 1]);
+    reinterpret_cast<Rounded*>(sum)[packet] = rounded;
+  }
+};
 
 /// Sends this rank's packets, part[first ..), to all others. For each, `take(i, from)` is called, where from(r) is rank
 /// r's packet. kEach: packets that a thread has under way at once.
-template <int kEach, typename Take>
-FATHOM_DEVICE void exchange(const Link& link, const uint64_t* part, int64_t first, int64_t packets, const Take& take) {
+template <int kEach, int kCount, typename Take>
+FATHOM_DEVICE void exchange(const Link& link, const Packet<kCount>* part, int64_t first, int64_t packets,
+                            const Take& take) {
   device::wait_for_previous_kernel();
   device::let_next_kernel_start();
   const uint32_t number = begin_message(link);
   const int64_t stride = int64_t{gridDim.x} * kThreads;
   bool patient = true;
   for (int64_t base = int64_t{blockIdx.x} * kThreads + threadIdx.x; base < packets; base += stride * kEach) {
-    uint64_t own[kEach];
+    Packet<kCount> own[kEach];
     FATHOM_UNROLL
     for (int k = 0; k < kEach; ++k) {
       const int64_t i = base + k * stride;
-      if (i < packets) own[k] = part[first + i], send(link, number, i, own[k]);
+      if (i < packets) own[k] = part[first + i], send(link, number, kCount * i, own[k]);
     }
     FATHOM_UNROLL
     for (int k = 0; k < kEach; ++k) {
       const int64_t i = base + k * stride;
       if (i >= packets) break;
-      take(i, [&](int r) {
-        uint64_t data = own[k];
-        if (r != link.rank && !receive(link, number, r, i, patient, data)) data = 0;
-        return data;
-      });
+      take(i, [&](int r) { return r == link.rank ? own[k] : receive<kCount>(link, number, r, kCount * i, patient); });
     }
   }
   end_message(link, number);
 }
 
-/// kValues of a packet: 2 floats or 4 bf16.
-template <int kValues, int kEach>
+template <bool kWide, int kCount, int kEach>
 __global__ void __launch_bounds__(kThreads, 2)
-    reduce(const __grid_constant__ Link link, const uint64_t* part, bf16* sum, int64_t packets) {
+    reduce(const __grid_constant__ Link link, const Packet<kCount>* part, bf16* sum, int64_t packets) {
   exchange<kEach>(link, part, 0, packets, [&](int64_t i, const auto& from) {
-    float total[kValues] = {};
-    for (int r = 0; r < link.size; ++r) add(total, from(r));
-    store(sum, i, total);
+    Sum<kWide, kCount> total;
+    for (int r = 0; r < link.size; ++r) total.add(from(r));
+    total.store(sum, i);
   });
 }
 
-template <int kEach>
+/// Zeros may come as -0: all ranks shall have +0.
+template <int kCount, int kEach>
 __global__ void __launch_bounds__(kThreads, 2)
-    gather(const __grid_constant__ Link link, const uint64_t* part, uint64_t* full, int64_t first, int64_t packets,
-           int64_t row_packets) {
+    gather(const __grid_constant__ Link link, const Packet<kCount>* part, Packet<kCount>* full, int64_t first,
+           int64_t packets, int64_t row_packets) {
   exchange<kEach>(link, part, first, packets, [&](int64_t i, const auto& from) {
     const int64_t row = (first + i) / row_packets, column = (first + i) % row_packets;
-    for (int r = 0; r < link.size; ++r) full[(row * link.size + r) * row_packets + column] = from(r);
+    for (int r = 0; r < link.size; ++r) {
+      Packet<kCount> data = from(r);
+      FATHOM_UNROLL
+      for (uint32_t& w : data.word)
+        if (w == 0x80000000u) w = 0;
+      full[(row * link.size + r) * row_packets + column] = data;
+    }
   });
 }
 
@@ -179,13 +214,25 @@ bool is_short(int64_t packets) {
   return packets <= int64_t{kMostBlocks} * kThreads;
 }
 
-template <int kValues>
-void launch_reduce_of(const Link& link, const void* part, bf16* sum, int64_t packets, bool early, void* stream) {
-  const auto* from = static_cast<const uint64_t*>(part);
-  if (is_short(packets))
-    device::launch("all_reduce", reduce<kValues, 1>, shape_for(packets, 1, early), stream, link, from, sum, packets);
+/// `run.operator()<kCount, kEach>(packets)`: as many words in a packet as can be, as many packets a thread as must be.
+template <typename Run>
+void with_packets(int64_t words, bool fours, const Run& run) {
+  const int64_t packets = words / (fours ? 4 : 2);
+  if (fours)
+    is_short(packets) ? run.template operator()<4, 1>(packets) : run.template operator()<4, 4>(packets);
   else
-    device::launch("all_reduce", reduce<kValues, 4>, shape_for(packets, 4, early), stream, link, from, sum, packets);
+    is_short(packets) ? run.template operator()<2, 1>(packets) : run.template operator()<2, 4>(packets);
+}
+bool is_aligned(const void* p) {
+  return reinterpret_cast<uintptr_t>(p) % 16 == 0;
+}
+
+template <bool kWide>
+void launch_reduce_of(const Link& link, const void* part, bf16* sum, int64_t words, bool early, void* stream) {
+  with_packets(words, words % 4 == 0 && is_aligned(part) && is_aligned(sum), [&]<int kCount, int kEach>(int64_t n) {
+    device::launch("all_reduce", reduce<kWide, kCount, kEach>, shape_for(n, kEach, early), stream, link,
+                   static_cast<const Packet<kCount>*>(part), sum, n);
+  });
 }
 
 template <typename T>
@@ -195,23 +242,21 @@ void launch_sum_of(const T* parts, int64_t stride, int size, bf16* sum, int64_t 
 
 }  // namespace
 
-void launch_reduce(const Link& link, const float* part, bf16* sum, int64_t packets, bool early, void* stream) {
-  launch_reduce_of<2>(link, part, sum, packets, early, stream);
+void launch_reduce(const Link& link, const float* part, bf16* sum, int64_t words, bool early, void* stream) {
+  launch_reduce_of<true>(link, part, sum, words, early, stream);
 }
-void launch_reduce(const Link& link, const bf16* part, bf16* sum, int64_t packets, bool early, void* stream) {
-  launch_reduce_of<4>(link, part, sum, packets, early, stream);
+void launch_reduce(const Link& link, const bf16* part, bf16* sum, int64_t words, bool early, void* stream) {
+  launch_reduce_of<false>(link, part, sum, words, early, stream);
 }
 
-void launch_gather(const Link& link, const float* part, float* full, int64_t first, int64_t packets,
-                   int64_t row_packets, bool early, void* stream) {
-  const auto* from = reinterpret_cast<const uint64_t*>(part);
-  auto* to = reinterpret_cast<uint64_t*>(full);
-  if (is_short(packets))
-    device::launch("all_gather", gather<1>, shape_for(packets, 1, early), stream, link, from, to, first, packets,
-                   row_packets);
-  else
-    device::launch("all_gather", gather<4>, shape_for(packets, 4, early), stream, link, from, to, first, packets,
-                   row_packets);
+void launch_gather(const Link& link, const float* part, float* full, int64_t first, int64_t words, int64_t row_words,
+                   bool early, void* stream) {
+  const bool fours = row_words % 4 == 0 && is_aligned(part) && is_aligned(full);
+  with_packets(words, fours, [&]<int kCount, int kEach>(int64_t n) {
+    device::launch("all_gather", gather<kCount, kEach>, shape_for(n, kEach, early), stream, link,
+                   reinterpret_cast<const Packet<kCount>*>(part), reinterpret_cast<Packet<kCount>*>(full),
+                   first / kCount, n, row_words / kCount);
+  });
 }
 
 void launch_sum(const float* parts, int64_t stride, int size, bf16* sum, int64_t count, void* stream) {
@@ -223,9 +268,13 @@ void launch_sum(const bf16* parts, int64_t stride, int size, bf16* sum, int64_t 
 
 void load_kernels() {
   cudaFuncAttributes a;
-  const void* kernels[] = {reinterpret_cast<const void*>(reduce<2, 1>), reinterpret_cast<const void*>(reduce<2, 4>),
-                           reinterpret_cast<const void*>(reduce<4, 1>), reinterpret_cast<const void*>(reduce<4, 4>),
-                           reinterpret_cast<const void*>(gather<1>),    reinterpret_cast<const void*>(gather<4>)};
+  std::vector<const void*> kernels;
+  const auto add = [&]<int kCount, int kEach>() {
+    kernels.push_back(reinterpret_cast<const void*>(reduce<true, kCount, kEach>));
+    kernels.push_back(reinterpret_cast<const void*>(reduce<false, kCount, kEach>));
+    kernels.push_back(reinterpret_cast<const void*>(gather<kCount, kEach>));
+  };
+  add.operator()<2, 1>(), add.operator()<2, 4>(), add.operator()<4, 1>(), add.operator()<4, 4>();
   for (const void* kernel : kernels) device::check("all_reduce", "kernel", cudaFuncGetAttributes(&a, kernel));
 }
 
