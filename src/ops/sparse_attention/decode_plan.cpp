@@ -11,6 +11,7 @@ namespace fathom::ops::sparse_decode {
 namespace {
 
 constexpr int64_t kCounters = 16384;  // units whose splits can meet through memory
+constexpr int64_t kManyRows = 512;    // from here on warpgroups pay with half of their heads (kind_fits)
 constexpr int64_t kPatience = 40000;  // cycles; about 20 us, several times what the slowest split of a full GPU lags
 
 int64_t most_rows(const SparseAttentionArgs& args) {
@@ -64,7 +65,9 @@ double plan_cost(const Kind& kind, int64_t rows, int64_t units, int splits, int6
 /// slice of one may have no 16 SMs that lie together.
 bool kind_fits(const Kind& kind, const SparseAttentionArgs& args, const DeviceInfo& device, bool sm90) {
   const int64_t heads = args.q.size[1];
-  if (kind.block_heads > 16 && kind.block_heads / 2 >= heads) return false;  // half the block would be padding
+  // Half the block would be padding. Warpgroups are so much faster that it pays where rows are many.
+  const bool pays = kind.wide && !kind.burst && heads > kind.block_heads / 4 && most_rows(args) >= kManyRows;
+  if (kind.block_heads > 16 && kind.block_heads / 2 >= heads && !pays) return false;
   if (args.format == RowFormat::bf16 && (kind.block_heads == 64 || kind.burst)) return false;
   if (kind.block_heads == 64 && kind.burst > 3 && device.shared_bytes < Burst<4, 2, 5, 0>::kSharedBytes) return false;
   if (kind.cluster && (args.out_codes.data || device.sm_count < 100)) return false;
