@@ -63,16 +63,14 @@ OpCases output_project_cases() {
     const int64_t groups = rng.pick({1, 2, 4}), tokens = rng.chance(0.2) ? rng.between(17, 130) : some_tokens(rng);
     return make(tokens, groups * rng.pick({1, 2}), groups, rng.pick({128, 256}), true, rng);
   };
-  const auto timed = [](std::string_view, int64_t batch, uint64_t seed) {
+  const auto timed = [](std::string_view shape, int64_t batch, uint64_t seed) {
     Rng rng(seed);
-    return make(batch, 64, 8, 1024, false, rng);
+    const int64_t ranks = shape == "flash" ? 1 : 2;
+    return make(batch, 64 / ranks, 8 / ranks, 1024, false, rng);
   };
-  return {"output_project",
-          "grouped wo_a and act_quant",
-          [] { return names_of(ops::output_project_variants()); },
-          random,
-          {"flash"},
-          timed};
+  // flash-tp2: what one of two ranks has.
+  return {"output_project", "grouped wo_a and act_quant", [] { return names_of(ops::output_project_variants()); },
+          random,           {"flash", "flash-tp2"},       timed};
 }
 
 }  // namespace fathom::lab
