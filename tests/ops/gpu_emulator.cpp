@@ -204,12 +204,24 @@ namespace {
 
 constexpr size_t kStackBytes = 256 << 10;
 
-void prepare(Fiber& f) {
-  f.stack.reset(new char[kStackBytes]);
-  getcontext(&f.context);
-  f.context.uc_stack.ss_sp = f.stack.get(), f.context.uc_stack.ss_size = kStackBytes;
-  f.context.uc_link = nullptr;
-  makecontext(&f.context, entry, 0);
+/// Stacks are taken in turn and go on from grid to grid: fresh ones cost more than most kernels. A thread that has
+/// ended leaves nothing of itself there.
+class Stacks {
+ public:
+  char* next() {
+    if (used_ == stacks_.size()) stacks_.emplace_back(new char[kStackBytes]);
+    return stacks_[used_++].get();
+  }
+  void reuse() { used_ = 0; }
+  void drop() { stacks_.clear(), used_ = 0; }
+
+ private:
+  std::vector<std::unique_ptr<char[]>> stacks_;
+  size_t used_ = 0;
+};
+Stacks& stacks() {
+  static Stacks all;
+  return all;
 }
 
 std::vector<std::unique_ptr<Block>> make_blocks(int x, int y, int z, int threads, size_t shared_bytes, bool cluster,
@@ -231,7 +243,7 @@ std::vector<std::unique_ptr<Block>> make_blocks(int x, int y, int z, int threads
     for (int t = 0; t < threads; ++t) {
       Fiber& f = b->fibers[t];
       f.block = b.get(), f.thread = t;
-      prepare(f);
+      start_context(f.context, stacks().next(), kStackBytes, entry);
     }
     blocks.push_back(std::move(b));
   }
@@ -252,7 +264,7 @@ bool run_warp(Block& block, int warp, std::mt19937& random) {
       const bool polls = f.waits_on == nullptr;
       f.waits_on = nullptr;
       machine().current = &f;
-      swapcontext(&machine().scheduler, &f.context);
+      switch_context(machine().scheduler, f.context);
       ran_any = true;
       if (!polls || f.waits_on) ran = true;  // a polling lane lets other warps run
     }
@@ -265,6 +277,7 @@ bool run_warp(Block& block, int warp, std::mt19937& random) {
 void run_grid(int x, int y, int z, int threads, size_t shared_bytes, bool cluster, unsigned seed,
               std::function<void(std::byte*)> program) {
   std::vector<std::unique_ptr<Cluster>> clusters;
+  stacks().reuse();
   auto blocks = make_blocks(x, y, z, threads, shared_bytes, cluster, clusters);
   machine().grid_x = x, machine().grid_y = y, machine().threads = threads;
   machine().program = std::move(program);
@@ -279,7 +292,10 @@ void run_grid(int x, int y, int z, int threads, size_t shared_bytes, bool cluste
   }
   for (auto& b : blocks)
     for (auto& f : b->fibers)
-      if (!f.done) throw std::runtime_error("emulated grid: threads wait for ever");
+      if (!f.done) {
+        stacks().drop();
+        throw std::runtime_error("emulated grid: threads wait for ever");
+      }
 }
 
 }  // namespace emulator

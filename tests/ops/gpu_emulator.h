@@ -7,8 +7,6 @@
 // memory starts filled with NaN.
 #pragma once
 
-#include <ucontext.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -21,6 +19,7 @@
 #include <stdexcept>
 #include <vector>
 
+#include "ops/context.h"
 #include "ops/device/tensor_map.h"
 
 #define FATHOM_DEVICE inline
@@ -56,8 +55,7 @@ struct Copy {
 struct Block;
 
 struct Fiber {
-  ucontext_t context;
-  std::unique_ptr<char[]> stack;
+  Context context;
   Block* block = nullptr;
   int thread = 0;
   bool done = false;
@@ -85,7 +83,7 @@ struct Cluster {
 
 struct Machine {
   int grid_x = 1, grid_y = 1, threads = 0;
-  ucontext_t scheduler;
+  Context scheduler;
   Fiber* current = nullptr;
   std::function<void(std::byte*)> program;
   int64_t clock = 0;
@@ -98,7 +96,7 @@ inline Fiber& self() {
   return *machine().current;
 }
 inline void yield() {
-  swapcontext(&self().context, &machine().scheduler);
+  switch_context(self().context, machine().scheduler);
 }
 
 inline void arrive_and_wait(Barrier& b, int expected) {
