@@ -9,6 +9,7 @@
 #include "ops/experts/experts.h"
 #include "ops/experts/moe_few_both.cuh"
 #include "ops/experts/moe_many.cuh"
+#include "ops/experts/moe_sum.cuh"
 #include "ops/experts/moe_teams.cuh"
 #include "ops/gpu_emulator.h"
 #include "ops/order/order.h"
@@ -81,6 +82,11 @@ void emulate_few(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
   emulate_two_launches<kBytes>(p, plan, seed);
 }
 
+void emulate_sum(const moe::Params& p, unsigned seed) {
+  const int blocks = static_cast<int>((int64_t{p.tokens} * (p.d / 8) + moe::kSumThreads - 1) / moe::kSumThreads);
+  device::emulator::run_grid(blocks, 1, 1, moe::kSumThreads, 0, false, seed, [&](std::byte*) { moe::sum_block(p); });
+}
+
 void emulate_many(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
   const moe::Maps maps = moe::describe_weights(p, device::emulated_map, moe::kManyRows);
   const auto run = [&](int blocks, int threads, const std::function<void(std::byte*)>& block) {
@@ -91,7 +97,7 @@ void emulate_many(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
     run(plan.many_blocks, moe::kManyThreads, [&](std::byte* s) { moe::many_block<true, kTiles>(p, maps, s); });
   };
   plan.many_tokens > 32 ? run_both.operator()<8>() : run_both.operator()<4>();
-  run(p.tokens, moe::kPrepareThreads, [&](std::byte*) { moe::many_sum(p); });
+  emulate_sum(p, seed);
 }
 
 template <int kTiles>
@@ -102,7 +108,7 @@ void emulate_teams(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
                              [&](std::byte* shared) { moe::team_up<kTiles>(p, maps, shared); });
   device::emulator::run_grid(plan.stream_blocks, 1, 1, kThreads, kShared, false, seed,
                              [&](std::byte* shared) { moe::team_down<kTiles>(p, maps, shared); });
-  device::emulator::run_grid(3, 1, 1, moe::kSumThreads, 0, false, seed, [&](std::byte*) { moe::team_sum(p); });
+  emulate_sum(p, seed);
 }
 
 /// Codes in an order of the kernels; `to` keeps them.

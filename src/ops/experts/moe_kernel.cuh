@@ -197,19 +197,14 @@ FATHOM_DEVICE void up_block(const Params& p, std::byte* shared) {
     device::wait_for_previous_kernel();
 }
 
-/// y of eight columns from `row` on: the parts of a token in the order of its experts, then the shared part.
-FATHOM_DEVICE void sum_piece(const Params& p, int token, int row) {
-  float sum[8] = {};
-  const auto add = [&](int64_t slot) {
-    const Float4 v = device::load_l2(reinterpret_cast<const Float4*>(p.part + slot * p.d + row));
-    const uint32_t words[4] = {word(v.x), word(v.y), word(v.z), word(v.w)};
-    FATHOM_UNROLL
-    for (int k = 0; k < 4; ++k) sum[2 * k] += device::low_half(words[k]), sum[2 * k + 1] += device::high_half(words[k]);
-  };
-  FATHOM_UNROLL_8
-  for (int c = 0; c < p.choices; ++c)
-    if (expert_of(p, token * p.choices + c) >= 0) add(int64_t{token} * p.choices + c);
-  if (p.shared_tiles > 0) add(int64_t{p.tokens} * p.choices + token);
+/// Eight columns of a part, added in order.
+FATHOM_DEVICE void add_part(float (&sum)[8], const Float4& v) {
+  const uint32_t words[4] = {word(v.x), word(v.y), word(v.z), word(v.w)};
+  FATHOM_UNROLL
+  for (int k = 0; k < 4; ++k) sum[2 * k] += device::low_half(words[k]), sum[2 * k + 1] += device::high_half(words[k]);
+}
+/// Stores eight columns of y, or of the sums.
+FATHOM_DEVICE void store_sum(const Params& p, int token, int row, const float (&sum)[8]) {
   if (p.sum) {
     auto* to = reinterpret_cast<Float4*>(p.sum + token * p.sum_stride + row);
     to[0] = {sum[0], sum[1], sum[2], sum[3]}, to[1] = {sum[4], sum[5], sum[6], sum[7]};
@@ -219,6 +214,19 @@ FATHOM_DEVICE void sum_piece(const Params& p, int token, int row) {
   FATHOM_UNROLL
   for (int k = 0; k < 4; ++k) out.word[k] = device::pack_bf16x2(sum[2 * k], sum[2 * k + 1]);
   *reinterpret_cast<Words4*>(p.y + token * p.y_stride + row) = out;
+}
+
+/// y of eight columns from `row` on: the parts of a token in the order of its experts, then the shared part.
+FATHOM_DEVICE void sum_piece(const Params& p, int token, int row) {
+  float sum[8] = {};
+  const auto add = [&](int64_t slot) {
+    add_part(sum, device::load_l2(reinterpret_cast<const Float4*>(p.part + slot * p.d + row)));
+  };
+  FATHOM_UNROLL_8
+  for (int c = 0; c < p.choices; ++c)
+    if (expert_of(p, token * p.choices + c) >= 0) add(int64_t{token} * p.choices + c);
+  if (p.shared_tiles > 0) add(int64_t{p.tokens} * p.choices + token);
+  store_sum(p, token, row, sum);
 }
 
 /// y of `rows` columns from `first_row` on. This is thread `thread` of `threads` that share the work.

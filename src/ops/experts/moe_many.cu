@@ -12,10 +12,6 @@ __global__ void __launch_bounds__(kManyThreads, 1)
   if constexpr (device::kForSm90) many_block<kDown, kTiles>(p, maps, shared);
 }
 
-__global__ void __launch_bounds__(kPrepareThreads) experts_many_sum(const __grid_constant__ Params p) {
-  if constexpr (device::kForSm90) many_sum(p);
-}
-
 template <int kTiles>
 void launch_products(const Params& p, const Plan& plan, void* stream) {
   const device::LaunchShape shape = {dim3(static_cast<unsigned>(plan.many_blocks)), kManyThreads, kManyShared, true};
@@ -31,8 +27,7 @@ void launch_many_mxfp4(const Params& p, const Plan& plan, void* stream) {
     launch_products<8>(p, plan, stream);
   else
     launch_products<4>(p, plan, stream);
-  device::launch("experts", experts_many_sum, {dim3(static_cast<unsigned>(p.tokens)), kPrepareThreads, 0, true}, stream,
-                 p);
+  launch_sum(p, stream);
 }
 
 }  // namespace fathom::ops::moe

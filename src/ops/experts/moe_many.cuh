@@ -360,13 +360,4 @@ FATHOM_DEVICE void many_block(const Params& p, const Maps& maps, std::byte* memo
   }
 }
 
-/// Grid: a token a block.
-FATHOM_DEVICE void many_sum(const Params& p) {
-  device::wait_for_previous_kernel();
-  device::let_next_kernel_start();
-  FATHOM_UNROLL_1
-  for (int piece = device::thread_index(); piece < p.d / 8; piece += kPrepareThreads)
-    sum_piece(p, device::block_x(), piece * 8);
-}
-
 }  // namespace fathom::ops::moe

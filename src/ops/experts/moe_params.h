@@ -58,7 +58,7 @@ constexpr int team_shared(int tokens) {
   return team_rest(tokens) + kTeams * kTeamRestBytes;
 }
 inline constexpr float kBytesRestore = 16384.0f;  // what is left to multiply sums of codes in e5m2 with
-inline constexpr int kSumThreads = 128;
+inline constexpr int kSumThreads = 64;            // of 64 registers: a block has a place beside one of the teams'
 
 /// Few tokens (moe_few.cuh): a warp has a ring of 2 to 4 stages of 128 bytes of 2 x 16 rows, with their scales.
 inline constexpr int kFewUpWarps = 16, kFewDownWarps = 16, kFewTokens = 8, kFewSlots = 32;
@@ -209,6 +209,7 @@ void launch_nvfp4(const Params& p, const Plan& plan, bool early, void* stream);
 void launch_fp8(const Params& p, const Plan& plan, bool early, void* stream);
 void launch_stream_mxfp4(const Params& p, const Plan& plan, void* stream);  // without prepare; by p.groups
 void launch_teams(const Params& p, const Plan& plan, void* stream);         // without prepare
+void launch_sum(const Params& p, void* stream);                             // behind teams, and behind many tokens
 void launch_few_mxfp4(const Params& p, const Plan& plan, void* stream);     // without prepare
 void launch_many_mxfp4(const Params& p, const Plan& plan, void* stream);    // without prepare
 void launch_prepare(const Params& p, const Plan& plan, bool early, void* stream);

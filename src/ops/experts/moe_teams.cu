@@ -19,10 +19,6 @@ __global__ void __launch_bounds__(kTeamThreads, 1)
   if constexpr (device::kForSm90) team_down<kTiles>(p, maps, shared);
 }
 
-__global__ void __launch_bounds__(kSumThreads) experts_teams_sum(const __grid_constant__ Params p) {
-  team_sum(p);
-}
-
 template <int kTiles>
 void launch_tiles(const Params& p, const Plan& plan, void* stream) {
   const device::LaunchShape shape = {dim3(static_cast<unsigned>(plan.stream_blocks)), kTeamThreads,
@@ -30,8 +26,7 @@ void launch_tiles(const Params& p, const Plan& plan, void* stream) {
   const Maps maps = describe_weights(p, device::describe_planes, kBlock);
   device::launch("experts", experts_teams_up<kTiles>, shape, stream, p, maps);
   device::launch("experts", experts_teams_down<kTiles>, shape, stream, p, maps);
-  const unsigned sums = device::blocks_for(int64_t{p.tokens} * (p.d / 8), kSumThreads);
-  device::launch("experts", experts_teams_sum, {dim3(sums), kSumThreads, 0, true}, stream, p);
+  launch_sum(p, stream);
 }
 
 }  // namespace

@@ -533,11 +533,4 @@ FATHOM_DEVICE void team_down(const Params& p, const Maps& maps, std::byte* share
       wait);
 }
 
-/// The sums of the experts of each token. Grid: as many threads as there are eights of y.
-FATHOM_DEVICE void team_sum(const Params& p) {
-  device::wait_for_previous_kernel();
-  device::let_next_kernel_start();
-  sum_parts(p, 0, p.d, device::block_x() * kSumThreads + device::thread_index(), device::grid_x() * kSumThreads);
-}
-
 }  // namespace fathom::ops::moe
