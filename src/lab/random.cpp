@@ -60,16 +60,25 @@ float Rng::normal() {
 namespace {
 
 /// out[i] = convert(a value of the normal table * sigma), four values for each random word.
-template <typename T, typename Convert>
-void fill_from_table(std::span<T> out, float sigma, Rng& rng, Convert convert) {
-  std::vector<T> table(65536);
-  for (size_t i = 0; i < table.size(); ++i) table[i] = convert(normal_table()[i] * sigma);
+/// Element i is `value` of the i-th 16 bits.
+template <typename T, typename Value>
+void fill_by_index(std::span<T> out, Rng& rng, Value value) {
   size_t i = 0;
   for (; i + 4 <= out.size(); i += 4) {
     const uint64_t word = rng.next();
-    for (int k = 0; k < 4; ++k) out[i + k] = table[word >> (16 * k) & 0xFFFF];
+    for (int k = 0; k < 4; ++k) out[i + k] = value(word >> (16 * k) & 0xFFFF);
   }
-  for (; i < out.size(); ++i) out[i] = table[rng.next() & 0xFFFF];
+  for (; i < out.size(); ++i) out[i] = value(rng.next() & 0xFFFF);
+}
+
+template <typename T, typename Convert>
+void fill_from_table(std::span<T> out, float sigma, Rng& rng, Convert convert) {
+  const std::vector<float>& normal = normal_table();
+  const auto converted = [&](size_t i) { return convert(normal[i] * sigma); };
+  if (out.size() < normal.size()) return fill_by_index(out, rng, converted);
+  std::vector<T> table(normal.size());
+  for (size_t i = 0; i < table.size(); ++i) table[i] = converted(i);
+  fill_by_index(out, rng, [&](size_t i) { return table[i]; });
 }
 
 }  // namespace
