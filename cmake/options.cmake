@@ -7,6 +7,8 @@ set(FATHOM_FUZZED base formats text trace serve)  # libraries that the libFuzzer
 # From nothing they halve the time of a build. The compiler cache needs CCACHE_SLOPPINESS=pch_defines,time_macros for them.
 option(FATHOM_PCH "Precompiled headers" OFF)
 set(FATHOM_SANITIZE "" CACHE STRING "Sanitizers, for example address,undefined or thread")
+set(FATHOM_TOOL_FLAGS "" CACHE STRING "More compiler flags for the libraries of commands that neither serve nor compute")
+set(FATHOM_TOOLS html plan bench doctor cli)
 set(FATHOM_TEST_FLAGS "" CACHE STRING "More compiler flags for the tests, for example a lower optimisation")
 
 if(NOT CMAKE_BUILD_TYPE)
