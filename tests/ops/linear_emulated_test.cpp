@@ -9,6 +9,7 @@
 #include "ops/linear/gemm_wide.cuh"
 #include "ops/linear/linear.h"
 #include "ops/linear/stream_kernel.cuh"
+#include "ops/linear/strips_kernel.cuh"
 
 namespace fathom::ops {
 
@@ -345,6 +346,51 @@ TEST(LinearEmulated, ProductsOfCodesAsTheyAreMatchTheReference) {
   expect_right_as_codes(20, 1280, {48, 16});
   expect_right_as_codes(40, 128 * 17, {130});
   expect_right_as_codes(70, 128 * 66, {20});
+}
+
+/// As on a GPU of so few multiprocessors that the kernel pays.
+void multiply_strips(const LinearFp8Args& a, int processors, std::vector<float>& sums, unsigned seed) {
+  const stream::Work work = stream::pack(a);
+  const auto plan =
+      strips::make_plan(strips::strips_of(work.params), work.params.units, work.params.tokens, processors);
+  ASSERT_TRUE(plan);
+  sums.resize(plan->sums_bytes / sizeof(float));
+  const strips::Params params = strips::params_for(work, *plan, sums.data());
+  const strips::Maps maps = strips::describe_strips(work, device::emulated_map);
+  device::emulator::run_grid(plan->slices(), 1, plan->blocks, strips::kThreads, plan->shared_bytes, false, seed,
+                             [&](std::byte* shared) { strips::strips_block(params, maps, shared); });
+}
+
+void expect_right_strips(int64_t tokens, int64_t k, const std::vector<int64_t>& rows, int processors) {
+  std::vector<float> sums;
+  for (const unsigned seed : {1u, 2u})  // the second launch finds the sums as the first one left them
+    expect_right(tokens, k, rows, [&](const LinearFp8Args& a) { multiply_strips(a, processors, sums, seed); });
+  for (const float v : sums) ASSERT_EQ(std::bit_cast<uint32_t>(v), 0u);
+}
+
+TEST(LinearEmulated, ProductsOfStripsMatchTheReference) {
+  expect_right_strips(33, 128 * 9, {129}, 2);     // one slice, rings go round
+  expect_right_strips(57, 128 * 11, {70, 7}, 4);  // two slices
+  expect_right_strips(64, 128 * 9, {40, 64}, 4);  // four
+}
+
+TEST(LinearPlan, StripsHaveRoomAndAPlaceForEachBlock) {
+  for (const int processors : {114, 132})
+    for (const int strips : {1, 20, 33, 48, 64, 100, 128, 256, 400, 512, 640, 660, 1000})
+      for (const int units : {1, 3, 8, 32, 64, 65, 130})
+        for (const int64_t tokens : {32, 33, 64, 65}) {
+          const auto p = strips::make_plan(strips, units, tokens, processors);
+          if (!p) continue;
+          EXPECT_TRUE(tokens > 32 && tokens <= 64);
+          EXPECT_LE(p->blocks * p->slices(), processors);
+          EXPECT_GE(p->blocks * strips::kStrips, strips);
+          EXPECT_LE(p->shared_bytes, size_t{227 * 1024});
+          EXPECT_LE(2 * strips::kTeams * p->stages * 8, strips::kBarriers);
+          EXPECT_GE(p->stages, 1);
+        }
+  EXPECT_EQ(strips::make_plan(64, 64, 64, 132)->slices(), 4);
+  EXPECT_FALSE(strips::make_plan(512, 8, 64, 132));
+  EXPECT_FALSE(strips::make_plan(24, 32, 64, 132));
 }
 
 TEST(LinearPlan, CodesAsTheyAreHaveRoomInEveryShape) {

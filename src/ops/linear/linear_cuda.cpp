@@ -7,11 +7,13 @@
 //   sm90_fast  fp8 on sm_90: where "sm90" streams, products of codes as they are by the fp8 tensor cores
 // All but the last give a row the same bits in every batch.
 // Pointers of x and of weights, and their row strides, must be multiples of 16 bytes. "sm90" reads weights before the
-// previous kernel of the stream has ended: weights must not be written by it.
+// previous kernel of the stream has ended: weights must not be written by it. The workspace of "sm90_fast" must be
+// zeroed once before its first use and then belong to this op and one stream.
 #ifdef FATHOM_HAVE_CUDA
 #include "ops/linear/codes_params.h"
 #include "ops/linear/gemm_params.h"
 #include "ops/linear/stream_params.h"
+#include "ops/linear/strips_params.h"
 
 namespace fathom::ops {
 namespace {
@@ -72,6 +74,11 @@ bool can_stream(const LinearFp8Args& a) {
   return good;
 }
 
+std::optional<strips::Plan> strips_plan(const LinearFp8Args& a, const stream::Work& work, const DeviceInfo& d) {
+  if (!can_stream(a)) return {};
+  return strips::make_plan(strips::strips_of(work.params), work.params.units, work.params.tokens, d.sm_count);
+}
+
 /// In a step with fewer tokens the other kernel is faster (its small blocks leave more room to what runs beside them),
 /// but for matrices of few rows. Both add in the same order.
 constexpr int kFewestStreamed = 5, kFewTiles = 15;
@@ -119,10 +126,18 @@ void linear_fp8_sm90(const LinearFp8Args& a, const Launch& l) {
 void linear_fp8_sm90_fast(const LinearFp8Args& a, const Launch& l) {
   stream::Work work = stream::pack(a);
   if (work.params.tokens == 0 || work.row_tiles == 0) return;
+  if (const auto plan = strips_plan(a, work, l.device)) {
+    const strips::Maps maps = strips::describe_strips(work, device::describe_planes);
+    return strips::launch_strips(strips::params_for(work, *plan, l.workspace), maps, *plan, l.stream);
+  }
   if (!shall_stream(a, work) || !stream::can_multiply_codes(work.params.units)) return linear_fp8_sm90(a, l);
   const stream::Plan plan = stream::make_codes_plan(work.row_tiles, work.params.units, work.params.tokens);
   stream::set_plan(work.params, plan);
   stream::launch_codes(work.params, stream::describe_codes(work, plan, device::describe_planes), plan, l.stream);
+}
+size_t linear_fp8_sm90_fast_workspace(const LinearFp8Args& a, const DeviceInfo& d) {
+  const auto plan = strips_plan(a, stream::pack(a), d);
+  return plan ? plan->sums_bytes : 0;
 }
 void linear_bf16_sm80(const LinearBf16Args& a, const Launch& l) {
   run(Math::bf16, a, l);

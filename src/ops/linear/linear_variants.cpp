@@ -12,6 +12,7 @@ void linear_fp8_sm80(const LinearFp8Args& a, const Launch& l);
 void linear_fp8_sm89(const LinearFp8Args& a, const Launch& l);
 void linear_fp8_sm90(const LinearFp8Args& a, const Launch& l);
 void linear_fp8_sm90_fast(const LinearFp8Args& a, const Launch& l);
+size_t linear_fp8_sm90_fast_workspace(const LinearFp8Args& a, const DeviceInfo& d);
 void linear_bf16_sm80(const LinearBf16Args& a, const Launch& l);
 void linear_bf16_sm90(const LinearBf16Args& a, const Launch& l);
 void linear_f32_sm80(const LinearF32Args& a, const Launch& l);
@@ -30,7 +31,8 @@ Variants<LinearFp8Args> linear_fp8_variants() {
       {"sm80", Backend::cuda, linear_sm80_can_run<LinearFp8Args>, nullptr, linear_fp8_sm80},
       {"sm89", Backend::cuda, linear_sm89_can_run, nullptr, linear_fp8_sm89},
       {"sm90", Backend::cuda, linear_sm90_can_run<LinearFp8Args>, nullptr, linear_fp8_sm90},
-      {"sm90_fast", Backend::cuda, linear_sm90_can_run<LinearFp8Args>, nullptr, linear_fp8_sm90_fast},
+      {"sm90_fast", Backend::cuda, linear_sm90_can_run<LinearFp8Args>, linear_fp8_sm90_fast_workspace,
+       linear_fp8_sm90_fast},
 #endif
   };
   return all;
