@@ -375,9 +375,10 @@ void profile_attention(const ops::DeviceInfo& device, int tokens, int extra, int
   const Inputs in(64);
   const BenchShape shape{"profile", tokens, 128, extra, 1, 0, 0};
   const Rotation r(shape, in, Fresh::rows);
+  Plan plan{block_heads, splits, kind > 0, false, splits == 1 ? 0 : 40000};
+  if (kind > 1) plan.burst = ((shape.window + extra + 15) / 16 + splits - 1) / splits;
   for (size_t i = 0; i < std::min<size_t>(r.sets.size(), 4); ++i)
-    ops::sparse_decode::run_plan(r.sets[i], {device, w.memory.data(), w.stream},
-                                 {block_heads, splits, kind == 1, false, splits == 1 ? 0 : 40000});
+    ops::sparse_decode::run_plan(r.sets[i], {device, w.memory.data(), w.stream}, plan);
   check(cudaStreamSynchronize(w.stream), "run");
 }
 

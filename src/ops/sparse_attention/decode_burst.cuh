@@ -376,7 +376,7 @@ FATHOM_DEVICE void burst_block(const Params& p, std::byte* shared_base) {
   if constexpr (G::kCluster > 0) {
     if (place.thread == 0) expect_messages<G>(shared, share.blocks);
   } else {
-    if (share.blocks > 1 && place.thread == 0) remember_arrivals<G>(shared, p);
+    if (share.blocks > 1 && place.thread == 0) remember_arrivals(shared, arrivals_before(p));
   }
   if (turns) prepare_rotation(shared, angle, place.lane);
   const Offsets<G> at(place);

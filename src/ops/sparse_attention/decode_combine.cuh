@@ -172,17 +172,27 @@ struct Summing {
   static constexpr int kPair = G::kMTiles, kAhead = G::kSumAhead;
 };
 
-/// Weights of all heads' splits and the slices' factors into shared memory, by the block's first kThreads threads;
-/// zeros beyond the last split. Writes lse when asked to.
+/// Up to how many splits an instance prepares the sum by shorter code of its own.
 template <typename G>
+inline constexpr int kFewSplits = kMostSplits;
+template <typename G>
+requires requires {
+  G::kFewSplits;
+}
+inline constexpr int kFewSplits<G> = G::kFewSplits;
+
+/// Weights of all heads' splits, of which there are at most kMost, and the slices' factors into shared memory, by the
+/// block's first kThreads threads; zeros beyond the last split. Writes lse when asked to.
+template <int kMost, typename G>
 FATHOM_DEVICE void prepare_sum(const Shared<G>& shared, const Partials<G>& partials, int token, int first_head,
                                int blocks, bool write_lse) {
-  constexpr int kCount = kMostSplits / 4, kFactors = G::kMTiles * kWarps;
+  constexpr int kCount = kMost / 4, kFactors = G::kMTiles * kWarps;
+  constexpr int kFactorsEach = (kMost * kFactors + kThreads - 1) / kThreads;
   const Params& p = partials.p;
   const int thread = device::thread_index(), local = thread / 4, t = thread % 4;
-  float factor[kMostSplits * kFactors / kThreads];
+  float factor[kFactorsEach];
   FATHOM_UNROLL
-  for (int k = 0; k < G::kMTiles; ++k) {
+  for (int k = 0; k < kFactorsEach; ++k) {
     const int i = k * kThreads + thread, split = i / kFactors;
     factor[k] = split < blocks ? device::load_l2(partials.factor(split, 0, 0) + i % kFactors) : 0.0f;
   }
@@ -201,24 +211,54 @@ FATHOM_DEVICE void prepare_sum(const Shared<G>& shared, const Partials<G>& parti
       p.lse[token * p.lse_token_stride + first_head + local] = head_lse(states.most, states.total);
   }
   FATHOM_UNROLL
-  for (int k = 0; k < G::kMTiles; ++k) factors_of(shared, 0)[k * kThreads + thread] = factor[k];
+  for (int k = 0; k < kFactorsEach; ++k) factors_of(shared, 0)[k * kThreads + thread] = factor[k];
   device::sync_first<kThreads>();
 }
 
-/// Quads of one item on their way from L2, of kAhead splits.
+/// Quads of one item on their way from L2, of kAhead splits: in registers, or in shared memory, each lane's for itself,
+/// so that the sum is a short loop. (Written out, it is code that runs once and waits for its instructions.)
 template <typename G>
 struct Ahead {
-  uint64_t quad[Summing<G>::kAhead][Summing<G>::kPair];
+  static constexpr int kPair = Summing<G>::kPair, kAhead = Summing<G>::kAhead;
+  static constexpr bool kInShared = kSumsFromShared<G>;
+  uint64_t quad[kInShared ? 1 : kAhead][kPair];
 
-  FATHOM_DEVICE void load(const Partials<G>& partials, int blocks, int first, int at) {
-    const uint64_t* from = partials.quads(0) + at;
-    FATHOM_UNROLL
-    for (int i = 0; i < Summing<G>::kAhead; ++i) {
-      const int split = first + i < blocks ? first + i : blocks - 1;  // beyond the last: weight 0
-      load_quads(from + split * G::kQuads, quad[i]);
+  /// Where 16-byte piece `piece` of the lane's quads of the `i`-th split lies.
+  FATHOM_DEVICE static device::Float4* incoming(const Shared<G>& shared, int i, int piece) {
+    const int warp = device::thread_index() / 32, lane = device::thread_index() % 32;
+    return reinterpret_cast<device::Float4*>(shared.base + G::kIncomingAt) +
+           ((warp * kAhead + i) * (kPair / 2) + piece) * 32 + lane;
+  }
+
+  FATHOM_DEVICE void load(const Shared<G>& shared, const Partials<G>& partials, int blocks, int first, int at) {
+    if constexpr (kInShared) {
+      const uint64_t* from = partials.quads(first) + at;
+      FATHOM_UNROLL_1
+      for (int i = 0; i < kAhead && first + i < blocks; ++i, from += G::kQuads) FATHOM_UNROLL
+      for (int piece = 0; piece < kPair / 2; ++piece)
+        device::copy_async_16(incoming(shared, i, piece), from + 64 * piece, true);
+      device::copy_async_commit();
+    } else {
+      const uint64_t* from = partials.quads(0) + at;
+      FATHOM_UNROLL
+      for (int i = 0; i < kAhead; ++i) {
+        const int split = first + i < blocks ? first + i : blocks - 1;  // beyond the last: weight 0
+        load_quads(from + split * G::kQuads, quad[i]);
+      }
     }
   }
 };
+
+template <int kPair>
+FATHOM_DEVICE void add_quads(float w, const uint64_t (&quad)[kPair], float (&sum)[kPair][4]) {
+  FATHOM_UNROLL
+  for (int q = 0; q < kPair; ++q) {
+    float v[4];
+    unpack_quad(quad[q], v);
+    FATHOM_UNROLL
+    for (int k = 0; k < 4; ++k) sum[q][k] += w * v[k];
+  }
+}
 
 /// The weighted sums over the splits of kPair neighbouring quads of a slice, rounded: two pairs of channels each, of
 /// head 16 m + 8 (quad / 4) + g. The quads of the first splits are on their way.
@@ -229,20 +269,26 @@ FATHOM_DEVICE void sum_quads(const Shared<G>& shared, const Partials<G>& partial
   const int lane = device::thread_index() % 32, local = 16 * m + 8 * (quad / 4) + lane / 4;
   const float* weights = weights_of(shared, 0) + local;
   const float* factors = factors_of(shared, 0) + m * kWarps + slice;
+  const auto weight = [&](int split) { return weights[split * G::kHeads] * factors[split * (G::kMTiles * kWarps)]; };
   float sum[kPair][4] = {};
   FATHOM_UNROLL_1
   for (int first = 0; first < blocks; first += kAhead) {
-    if (first > 0) ahead.load(partials, blocks, first, quad_index(m, slice, quad, lane));
-    FATHOM_UNROLL
-    for (int i = 0; i < kAhead; ++i) {
-      const float w = weights[(first + i) * G::kHeads] * factors[(first + i) * (G::kMTiles * kWarps)];
-      FATHOM_UNROLL
-      for (int q = 0; q < kPair; ++q) {
-        float v[4];
-        unpack_quad(ahead.quad[i][q], v);
+    if (first > 0) ahead.load(shared, partials, blocks, first, quad_index(m, slice, quad, lane));
+    if constexpr (Ahead<G>::kInShared) {
+      device::copy_async_wait<0>();
+      FATHOM_UNROLL_1
+      for (int i = 0; i < kAhead && first + i < blocks; ++i) {
+        uint64_t now[kPair];
         FATHOM_UNROLL
-        for (int k = 0; k < 4; ++k) sum[q][k] += w * v[k];
+        for (int piece = 0; piece < kPair / 2; ++piece) {
+          const device::Float4 v = *Ahead<G>::incoming(shared, i, piece);
+          __builtin_memcpy(now + 2 * piece, &v, sizeof(v));
+        }
+        add_quads(weight(first + i), now, sum);
       }
+    } else {
+      FATHOM_UNROLL
+      for (int i = 0; i < kAhead; ++i) add_quads(weight(first + i), ahead.quad[i], sum);
     }
   }
   FATHOM_UNROLL
@@ -309,7 +355,7 @@ FATHOM_DEVICE void combine_group(const Shared<G>& shared, const Partials<G>& par
     uint32_t word[kPair][2];
     const int s = slice + i / 4;
     Ahead<G> ahead;
-    ahead.load(partials, blocks, 0, quad_index(m, s, 4 * half + i % 4, lane));
+    ahead.load(shared, partials, blocks, 0, quad_index(m, s, 4 * half + i % 4, lane));
     sum_quads<G>(shared, partials, blocks, m, s, 4 * half + i % 4, ahead, word);
     std::byte* row = rows + g * kPitch + i / 4 * 128;
     FATHOM_UNROLL
@@ -338,8 +384,12 @@ FATHOM_DEVICE void combine_part(const Shared<G>& shared, const Partials<G>& part
   const int warp = device::thread_index() / 32, lane = device::thread_index() % 32, first = part * kWarps + warp;
   const auto place_of = [&](int item) { return quad_index(0, 0, item * kPair, lane); };  // quads of m and slice follow
   Ahead<G> ahead;
-  if (!p.codes && first < kItems) ahead.load(partials, blocks, 0, place_of(first));  // before the tables are ready
-  prepare_sum<G>(shared, partials, token, first_head, blocks, part == 0);
+  if (!p.codes && first < kItems)
+    ahead.load(shared, partials, blocks, 0, place_of(first));  // before the tables are ready
+  if (kFewSplits<G> < kMostSplits && blocks <= kFewSplits<G>)
+    prepare_sum<kFewSplits<G>>(shared, partials, token, first_head, blocks, part == 0);
+  else
+    prepare_sum<kMostSplits>(shared, partials, token, first_head, blocks, part == 0);
   if (p.codes) {  // whole groups of 128 channels, for their scale
     std::byte* rows = shared.base + G::kGroupRowsAt + warp * 8 * (256 + 16);
     FATHOM_UNROLL_1
@@ -349,7 +399,7 @@ FATHOM_DEVICE void combine_part(const Shared<G>& shared, const Partials<G>& part
     FATHOM_UNROLL_1
     for (int item = first; item < kItems; item += parts * kWarps) {
       const int quad = item * kPair, m = quad / 64, slice = quad / 8 % 8;
-      if (item != first) ahead.load(partials, blocks, 0, place_of(item));
+      if (item != first) ahead.load(shared, partials, blocks, 0, place_of(item));
       uint32_t word[kPair][2];
       sum_quads<G>(shared, partials, blocks, m, slice, quad % 8, ahead, word);
       const int head = first_head + 16 * m + 8 * (quad / 4 % 2) + lane / 4;

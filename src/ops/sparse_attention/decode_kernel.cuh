@@ -169,10 +169,14 @@ FATHOM_DEVICE int this_unit() {
   return device::block_z() * device::grid_y() + device::block_y();
 }
 
-/// One thread: notes the unit's count of arrivals before this block's own, in shared memory.
+/// One thread: the unit's count of arrivals before this block's own; and puts it into shared memory, later, when
+/// nothing waits for the load any more.
+FATHOM_DEVICE uint64_t arrivals_before(const Params& p) {
+  return device::load_relaxed(p.arrivals + this_unit());
+}
 template <typename G>
-FATHOM_DEVICE void remember_arrivals(const Shared<G>& shared, const Params& p) {
-  *reinterpret_cast<uint64_t*>(shared.flags() + 2) = device::load_relaxed(p.arrivals + this_unit());
+FATHOM_DEVICE void remember_arrivals(const Shared<G>& shared, uint64_t before) {
+  *reinterpret_cast<uint64_t*>(shared.flags() + 2) = before;
 }
 
 /// Meets the other splits of the unit and does this block's part of the final sum.
@@ -235,7 +239,7 @@ FATHOM_DEVICE void decode_block(const Params& p, std::byte* shared_base) {
     if (tile < walk.share.tiles) start_tile<G>(shared, p.q, tile, tile);
     device::copy_async_commit();
   }
-  if (blocks > 1 && place.thread == 0) remember_arrivals<G>(shared, p);
+  if (blocks > 1 && place.thread == 0) remember_arrivals(shared, arrivals_before(p));
   if constexpr (kTakesRequests<G>) {
     if (p.position && place.warp < p.queries)
       prepare_rotations<G>(shared, p, token * p.queries + place.warp, place.lane, 32 * place.warp);

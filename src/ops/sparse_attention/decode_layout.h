@@ -93,6 +93,16 @@ inline constexpr bool kTakesRequests = requires {
   G::kRequests;
 };
 
+/// Shared memory at kIncomingAt for the partial outputs that the final sum has on their way, kMTiles quads of a lane
+/// and split. Instances without it, and those of one m-tile, keep them in registers.
+FATHOM_HOST_DEVICE constexpr int incoming_bytes(int mtiles, int splits) {
+  return mtiles > 1 ? kWarps * splits * mtiles * 32 * 8 : 0;
+}
+template <typename G>
+inline constexpr bool kSumsFromShared = G::kMTiles > 1 && requires {
+  G::kIncomingAt;
+};
+
 /// How a kernel instance divides a tile of rows among 8 warps.
 template <RowFormat kFormat_, int kMTiles_, int kHeadGroups_>
 struct Division {
@@ -156,7 +166,9 @@ struct Geometry : Division<kFormat_, kMTiles_, kHeadGroups_> {
 
   // After the walk the stages and score buffers are free. A block that is alone rounds its rows there. One that is not
   // keeps 8 rows of 128 channels for each warp (codes).
-  static_assert(Base::kSumEnd <= kStateAt && kHeads * (kHeadDim * 2 + 16) <= kStateAt);
+  static constexpr int kIncomingAt = Base::kSumEnd;
+  static_assert(kIncomingAt + incoming_bytes(kMTiles_, Base::kSumAhead) <= kStateAt);
+  static_assert(kHeads * (kHeadDim * 2 + 16) <= kStateAt);
   static constexpr int kProbabilityExponent = 0;  // probabilities are kept as they are
 };
 

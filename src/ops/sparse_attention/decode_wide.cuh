@@ -19,7 +19,7 @@ inline constexpr int kTileBytes = 8 * kChunkBytes;
 struct Layout {
   static constexpr RowFormat kFormat = RowFormat::bf16;
   static constexpr int kMTiles = 4, kHeads = 64;
-  static constexpr int kQuads = kMTiles * kWarps * 8 * 32, kSumAhead = 4;
+  static constexpr int kQuads = kMTiles * kWarps * 8 * 32, kSumAhead = 12;
   static constexpr int kQueryAt = 0;
   static constexpr int kTileAt = kQueryAt + kTileBytes;                   // two
   static constexpr int kProbabilityAt = kTileAt + 2 * kTileBytes;         // two of [64 heads][64 rows]
@@ -35,6 +35,8 @@ struct Layout {
   static constexpr int kGroupRowsAt = kTileAt;
   static constexpr int kWeightsAt = kTileAt + kWarps * 8 * (256 + 16);
   static constexpr int kFactorsAt = kWeightsAt + kMostSplits * kHeads * 4;
+  static constexpr int kIncomingAt = kFactorsAt + kMostSplits * kMTiles * kWarps * 4;
+  static_assert(kIncomingAt + incoming_bytes(kMTiles, kSumAhead) <= kProbabilityAt);
 };
 
 /// Barriers: `full` and `empty` tiles, `ready` and `free` probabilities, the queries, the end of the walk.
@@ -125,7 +127,7 @@ FATHOM_DEVICE bool store_row(std::byte* tile, int row, int q, const RowQuarter& 
     uint32_t pair[8];
     FATHOM_UNROLL
     for (int k = 0; k < 8; ++k) pair[k] = code[k / 2] >> 16 * (k & 1);
-    decode_pairs<kHalf>(pair, scale, out);
+    decode_pairs<kHalf>(pair, scale, half_factor(scale), out);
     device::Float4 v[2];
     __builtin_memcpy(v, out, sizeof(v));
     *reinterpret_cast<device::Float4*>(tile + i * kChunkBytes + swizzle(row, 2 * q)) = v[0];
@@ -380,7 +382,7 @@ FATHOM_DEVICE void wide_block(const Params& p, std::byte* shared_base) {
   if (split >= b.share.blocks) return;
   if (thread == 0) {
     init_barriers(b);
-    if (b.share.blocks > 1) remember_arrivals<Layout>(shared, p);
+    if (b.share.blocks > 1) remember_arrivals(shared, arrivals_before(p));
   }
   device::sync_block();
   if (device::uniform(thread / device::kWarpgroup) == 2) {

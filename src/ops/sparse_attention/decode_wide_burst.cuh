@@ -1,11 +1,12 @@
 // The sm_90a kernel for few rows a block: 64 heads, V4 rows, at most kTiles tiles of 16, products by two warpgroups.
 //
 // What decode_burst.cuh is beside decode_kernel.cuh, this is beside decode_wide.cuh: no pipeline, since a block has all
-// its rows at once. Every warp asks for its eighth of the rows, each by two requests to the copy engine (loads by
-// instructions would translate a row's address many times), and leaves them, decoded once to fp16, in the swizzle that
-// serves both products. A warpgroup takes half of the channels: its queries stay in registers, its
-// partial scores meet the other's in shared memory, each then does the softmax of half of the rows, and its half of
-// the output's channels. Values that fp16 cannot hold send the block through all of it again in bf16.
+// its rows at once. Every warp asks for its eighth of the rows, each by one request to the copy engine (loads by
+// instructions would translate a row's address many times; the scale bytes of all come by one), and leaves them,
+// decoded once to fp16, in the swizzle that serves both products. A warpgroup takes half of the channels: its queries
+// stay in registers, its partial scores meet the other's in shared memory, each then does the softmax of half of the
+// rows, and its half of the output's channels. Values that fp16 cannot hold send the block through all of it again in
+// bf16.
 //
 // The order of channels inside both products is free: channel 8 t + 2 p + e of 32 lies at position 8 p + 2 t + e, so
 // that a thread's piece of the queries, and of the output, is 16 neighbouring bytes.
@@ -26,6 +27,7 @@ struct BurstLayout {
   static constexpr bool kPermutedChannels = true;
   static constexpr int kMTiles = 4, kHeads = kHeadsOfBlock;
   static constexpr int kQuads = kMTiles * kWarps * 8 * 32, kSumAhead = 8;
+  static constexpr int kFewSplits = 8;
   static constexpr int kTiles = kTiles_, kTileRows = 16, kRows = kTiles * kTileRows;
   static constexpr int kEach = kRows / kWarps;     // rows that a warp fetches
   static constexpr int kColumnTiles = kRows / 16;  // of 8 rows, whose softmax a warpgroup does
@@ -34,7 +36,7 @@ struct BurstLayout {
   static constexpr int kExchangeAt = kTileAt + 8 * kChunkBytes;  // Float4 [warps][column tiles][32]: partial scores
   static constexpr int kProbabilityAt = kExchangeAt;             // [rows / 64][64 heads][64 rows], after them
   static constexpr int kRawAt = kExchangeAt, kRawBytes = 592;    // [rows], before them: a row as it is in the pool, and
-  static constexpr int kRawScaleAt = 576;                        // the 16 bytes that hold its scale bytes
+  static constexpr int kRawScaleAt = 576;                        // its 8 scale bytes
   static constexpr int kRawEnd = kRawAt + kRows * kRawBytes, kRoundedEnd = kHeads * kRowBytes;
   static constexpr int kRowBiasAt = kRawEnd > kRoundedEnd ? kRawEnd : kRoundedEnd;  // float [rows]: 0 or -inf
   static constexpr int kMostAt = kRowBiasAt + kRows * 4;    // float [2][64]: largest scores of each warpgroup's rows
@@ -143,68 +145,83 @@ FATHOM_DEVICE void open_rows(const BurstBlock<L>& b, const Place& at) {
   device::sync_warp();
 }
 
-/// Lane i < kEach asks for row i of the warp, if it is there.
+/// Lane i < kEach asks for row i of the warp. A row that is not there becomes zeros, of a scale that fp16 holds.
 template <typename L>
 FATHOM_DEVICE void ask_for_rows(const BurstBlock<L>& b, const Place& at, RowPlace mine) {
-  if (at.lane >= L::kEach) return;
-  b.shared.row_bias()[L::kEach * at.warp + at.lane] = mine.data ? 0.0f : -__builtin_huge_valf();
-  device::Phases* arrived = rows_barrier(b, at);
-  device::arrive_and_expect(arrived, mine.data ? L::kRawBytes : 0);
-  if (!mine.data) return;
-  std::byte* to = raw_row(b, at, at.lane);
-  device::copy_block(to, mine.data, kV4DataBytes, arrived);
-  device::copy_block(to + L::kRawScaleAt, mine.data + (mine.to_scales & ~15), 16, arrived);
-}
-
-/// Leaves the warp's rows, which have arrived, decoded in the tile; rows that are not there become zeros. Returns
-/// whether fp16 could not hold something. Lanes 0..27 take 32 codes of row 2 i + lane / 14.
-template <bool kHalf, typename L>
-FATHOM_DEVICE bool decode_rows(const BurstBlock<L>& b, const Place& at, RowPlace mine) {
-  bool bad = false;
-  const int info = mine.data ? 1 | (mine.to_scales & 8) : 0;  // whether it is there, and which 8 bytes are its scales
-  const int upper = at.lane >= 14, block = at.lane - 14 * upper, turn = block / 2 % 4, swap = block / 4 & 1;
-  const int first = L::kEach * at.warp;
-  std::byte* to = b.tile() + block / 2 * L::kChunkBytes;
-  FATHOM_UNROLL_1
-  for (int i = upper; i < L::kEach; i += 2) {
-    const int there = device::shuffle_from(info, at.lane < 28 ? i : 31);
-    const std::byte* raw = raw_row(b, at, i);
-    if (at.lane >= 28) continue;
-    uint32_t code[8] = {};
-    int scale = kUnit;
-    if (there) {
-      // Each lane of eight reads another bank: half of them their second half first.
-      const auto* from = reinterpret_cast<const device::Float4*>(raw + 32 * block);
-      uint32_t one[4], other[4];
-      const device::Float4 v = from[swap], w = from[1 - swap];
-      __builtin_memcpy(one, &v, sizeof(one)), __builtin_memcpy(other, &w, sizeof(other));
-      FATHOM_UNROLL
-      for (int k = 0; k < 4; ++k) code[k] = swap ? other[k] : one[k], code[4 + k] = swap ? one[k] : other[k];
-      scale = static_cast<int>(raw[L::kRawScaleAt + (there & 8) + block / 2]);
-    }
-    bad |= kHalf && (scale > kHighestScale || scale < kLowestScale);
-    FATHOM_UNROLL
-    for (int k = 0; k < 4; ++k) {  // each lane of eight begins elsewhere: together they touch all banks
-      const int piece = k ^ turn;
-      const uint32_t selector = (2 * piece + 1) << 4 | 2 * piece;
-      uint32_t pair[4], out[4];
-      FATHOM_UNROLL
-      for (int t = 0; t < 4; ++t) pair[t] = device::byte_permute(code[2 * t], code[2 * t + 1], selector);
-      decode_pairs<kHalf>(pair, scale, out);
-      device::Float4 v;
-      __builtin_memcpy(&v, out, sizeof(v));
-      *reinterpret_cast<device::Float4*>(to + swizzle(first + i, block % 2 * 4 + piece)) = v;
+  const bool mine_lacks = at.lane < L::kEach && !mine.data;
+  if (at.lane < L::kEach) {
+    std::byte* to = raw_row(b, at, at.lane);
+    device::Phases* arrived = rows_barrier(b, at);
+    b.shared.row_bias()[L::kEach * at.warp + at.lane] = mine.data ? 0.0f : -__builtin_huge_valf();
+    device::arrive_and_expect(arrived, mine.data ? kV4DataBytes : 0);
+    if (mine.data) {
+      device::copy_async_8(to + L::kRawScaleAt, mine.data + mine.to_scales, true);
+      device::copy_block(to, mine.data, kV4DataBytes, arrived);
     }
   }
+  device::copy_async_commit();
+  if (!device::any_lane(mine_lacks)) return;
   FATHOM_UNROLL_1
-  for (int k = at.lane / 8; k < (L::kEach + 3) / 4 * 4; k += 4) {  // RoPE: the pairs of one piece of row k
-    const int there = device::shuffle_from(info, k < L::kEach ? k : 31);
-    if (k >= L::kEach) continue;
-    const auto* from =
-        reinterpret_cast<const uint32_t*>(raw_row(b, at, k) + kNopeDim) + at.lane % 8 / 4 * 16 + at.lane % 4;
+  for (int i = 0; i < L::kEach; ++i) {
+    if (!device::shuffle_from(static_cast<int>(mine_lacks), i)) continue;
+    std::byte* row = raw_row(b, at, i);
+    for (int piece = at.lane; piece < L::kRawScaleAt / 16; piece += 32)
+      *reinterpret_cast<device::Float4*>(row + 16 * piece) = {0, 0, 0, 0};
+    if (at.lane < 8) row[L::kRawScaleAt + at.lane] = std::byte{kUnit};
+  }
+}
+
+/// 32 codes (words 0..3: the first 16) of one scale -> 16-bit values in four pieces of the tile: piece k is the
+/// channels 8 t + 2 k, 8 t + 2 k + 1. `to`: where piece 0 would lie without the swizzle, `row` the row's number in the
+/// tile.
+template <bool kHalf>
+FATHOM_DEVICE void decode_block(const uint32_t (&code)[8], int scale, int turn, std::byte* to, int row, int first) {
+  const float factor = to_float(e8m0{static_cast<uint8_t>(scale)}) / kUnitValue;
+  const uint32_t half = device::pack_f16x2(factor, factor);
+  FATHOM_UNROLL
+  for (int k = 0; k < 4; ++k) {  // each lane of eight begins elsewhere: together they touch all banks
+    const int piece = k ^ turn;
+    const uint32_t selector = (2 * piece + 1) << 4 | 2 * piece;
+    uint32_t pair[4], out[4];
+    FATHOM_UNROLL
+    for (int t = 0; t < 4; ++t) pair[t] = device::byte_permute(code[2 * t], code[2 * t + 1], selector);
+    decode_pairs<kHalf>(pair, scale, half, out);
+    device::Float4 v;
+    __builtin_memcpy(&v, out, sizeof(v));
+    *reinterpret_cast<device::Float4*>(to + swizzle(row, first + piece)) = v;
+  }
+}
+
+/// Leaves the warp's rows, which have arrived, decoded in the tile. Returns whether fp16 could not hold something.
+/// Lanes 0..27 take 32 codes of row 2 i + lane / 14.
+template <bool kHalf, typename L>
+FATHOM_DEVICE bool decode_rows(const BurstBlock<L>& b, const Place& at) {
+  const int upper = at.lane >= 14, block = at.lane - 14 * upper, turn = block / 2 % 4;
+  const int first = L::kEach * at.warp;
+  uint32_t beyond = 0;
+  if (at.lane < 28) {
+    std::byte* to = b.tile() + block / 2 * L::kChunkBytes;
+    const std::byte* raw = raw_row(b, at, upper);
+    FATHOM_UNROLL_1
+    for (int row = first + upper; row < first + L::kEach; row += 2, raw += 2 * L::kRawBytes) {
+      const auto* from = reinterpret_cast<const device::Float4*>(raw + 32 * block);
+      const device::Float4 v[2] = {from[0], from[1]};
+      uint32_t code[8];
+      __builtin_memcpy(code, v, sizeof(code));
+      const auto scale = static_cast<uint32_t>(raw[L::kRawScaleAt + block / 2]);
+      const uint32_t above = scale - kLowestScale;
+      beyond = above > beyond ? above : beyond;
+      decode_block<kHalf>(code, static_cast<int>(scale), turn, to, row, block % 2 * 4);
+    }
+  }
+  device::sync_warp();
+  bool bad = kHalf && beyond > kHighestScale - kLowestScale;
+  const std::byte* rope = raw_row(b, at, at.lane / 8) + kNopeDim + at.lane % 8 / 4 * 64 + at.lane % 4 * 4;
+  FATHOM_UNROLL_1
+  for (int k = at.lane / 8; k < L::kEach; k += 4, rope += 4 * L::kRawBytes) {  // RoPE: the pairs of one piece of row k
     uint32_t word[4];
     FATHOM_UNROLL
-    for (int t = 0; t < 4; ++t) word[t] = there ? from[4 * t] : 0;
+    for (int t = 0; t < 4; ++t) word[t] = *reinterpret_cast<const uint32_t*>(rope + 16 * t);
     bad |= decode_rope_piece<kHalf>(word);
     device::Float4 v;
     __builtin_memcpy(&v, word, sizeof(v));
@@ -345,13 +362,13 @@ FATHOM_DEVICE void burst_leave(const BurstBlock<L>& b, const Place& at, int bloc
 /// Rows and queries to partial output, in fp16 or, when something does not fit, in bf16; `leave(kHalf, output)` takes
 /// it. The queries have been asked for.
 template <typename L, typename F>
-FATHOM_DEVICE void burst_work(const BurstBlock<L>& b, const Place& at, RowPlace mine, Angle angle, WideQuery& query,
-                              F leave) {
+FATHOM_DEVICE void burst_work(const BurstBlock<L>& b, const Place& at, Angle angle, WideQuery& query, F leave) {
   if (b.p.position && at.warp == 4) prepare_rotation(b.shared, angle, at.lane);
   bool bad = convert_wide_query(query);
+  device::copy_async_wait<0>();  // the sinks, the rows' scales
   device::await(rows_barrier(b, at), 0);
-  bad |= decode_rows<true>(b, at, mine);
-  device::copy_async_wait<0>();  // the sinks
+  device::sync_warp();
+  bad |= decode_rows<true>(b, at);
   device::publish_to_products();
   WideOutput output;
   if (!device::any_thread(bad)) {
@@ -359,7 +376,7 @@ FATHOM_DEVICE void burst_work(const BurstBlock<L>& b, const Place& at, RowPlace 
     leave(std::true_type{}, output);
   } else {
     load_wide_query<L>(b, at, query);
-    decode_rows<false>(b, at, mine);
+    decode_rows<false>(b, at);
     device::publish_to_products();
     device::sync_block();
     burst_attend<false>(b, at, query, output);
@@ -389,9 +406,12 @@ FATHOM_DEVICE void wide_burst_block(const Params& p, std::byte* shared_base) {
   WideQuery query;
   load_wide_query<L>(b, place, query);
   ask_for_rows(b, place, mine);
-  if (blocks > 1 && place.thread == 0) remember_arrivals<L>(b.shared, p);
-  burst_work<L>(b, place, mine, angle, query,
-                [&](auto half, const WideOutput& output) { burst_leave<half>(b, place, blocks, output); });
+  uint64_t before = 0;
+  if (blocks > 1 && place.thread == 0) before = arrivals_before(p);
+  burst_work<L>(b, place, angle, query, [&](auto half, const WideOutput& output) {
+    if (place.thread == 0) remember_arrivals(b.shared, before);
+    burst_leave<half>(b, place, blocks, output);
+  });
   if (blocks > 1) {
     meet<L>(b.shared, Partials<L>{p, this_unit()}, b.token, b.first_head, blocks);
   } else {

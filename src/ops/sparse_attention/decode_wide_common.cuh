@@ -38,10 +38,10 @@ FATHOM_DEVICE uint32_t half_factor(int scale) {
   return (shift >= -14 ? (15 + shift) << 10 : shift >= -24 ? 1 << (24 + shift) : 0) * 0x00010001u;
 }
 
-/// Pairs of codes of one scale (in the lower half of each word) -> pairs of 16-bit values.
+/// Pairs of codes of one scale (in the lower half of each word), whose half_factor() is `half`, -> pairs of 16-bit
+/// values.
 template <bool kHalf, int kCount>
-FATHOM_DEVICE void decode_pairs(const uint32_t (&pair)[kCount], int scale, uint32_t (&out)[kCount]) {
-  const uint32_t half = half_factor(scale);
+FATHOM_DEVICE void decode_pairs(const uint32_t (&pair)[kCount], int scale, uint32_t half, uint32_t (&out)[kCount]) {
   const float factor = to_float(e8m0{static_cast<uint8_t>(scale)});
   FATHOM_UNROLL
   for (int k = 0; k < kCount; ++k) {
