@@ -67,10 +67,12 @@ job_count() {
 
 # build PRESET TARGET...: configures build/PRESET when needed and builds the targets. Prints its own step; returns 1
 # after one clear line when it fails. More cmake arguments in the array cmake_arguments.
+# build/release, which demo and test share, gets FATHOM_TOOL_FLAGS for a shorter build; the preset itself leaves them out.
 cmake_arguments=()
 build() {
-  local preset=$1 folder=build/$1 log home
+  local preset=$1 folder=build/$1 log home arguments=("${cmake_arguments[@]}")
   shift
+  [ "$preset" != release ] || arguments+=(-DFATHOM_TOOL_FLAGS=-O1)
   log=$(log_file "build-$preset") || exit 1
   : >"$log"
   begin "building ($preset)"
@@ -78,8 +80,8 @@ build() {
     home=$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$folder/CMakeCache.txt")
     [ "$home" -ef . ] && [ "$home" = "$(pwd -P)" ] || rm -rf "$folder"  # the repository was moved: paths in it are stale
   fi
-  if [ ! -f "$folder/configured" ] || [ CMakePresets.json -nt "$folder/configured" ]; then
-    if ! with_progress "$log" cmake --preset "$preset" "${cmake_arguments[@]}"; then
+  if [ ! -f "$folder/configured" ] || [ CMakePresets.json -nt "$folder/configured" ] || [ tools/steps.sh -nt "$folder/configured" ]; then
+    if ! with_progress "$log" cmake --preset "$preset" "${arguments[@]}"; then
       failed
       build_error "$log" "configuring"
       return 1
