@@ -1,5 +1,10 @@
 // Stacks that the emulator changes between, some million times in a test. swapcontext asks the kernel for the mask of
 // signals each time, and AddressSanitizer's clears what it knows of the whole stack.
+//
+// Only what a function must keep is switched, not the control words of SSE and x87: no kernel changes them. A processor
+// that enforces shadow stacks would refuse the switch, whose return goes to where nothing called.
+// An exception that leaves `entry` has nobody to go to: std::terminate, which shows its text (of a misaligned copy, of
+// a trap). One caught on the same stack, before anything is switched, is as everywhere.
 #pragma once
 
 #include <cstddef>
