@@ -393,6 +393,24 @@ TEST(LinearPlan, StripsHaveRoomAndAPlaceForEachBlock) {
   EXPECT_FALSE(strips::make_plan(24, 32, 64, 132));
 }
 
+TEST(LinearPlan, StripsWantTheSameMemoryForAnyNumberOfTokens) {
+  for (const int64_t rows : {4096, 4160, 1024, 16384}) {
+    const auto work = [&](int64_t tokens) {
+      LinearFp8Args a;
+      a.x = View<const e4m3, 2>(nullptr, tokens, 8192);
+      a.part[a.parts++].w.codes = View<const e4m3, 2>(nullptr, rows, 8192);
+      return stream::pack(a);
+    };
+    const size_t bytes = strips::workspace_bytes(work(1), 132);
+    EXPECT_EQ(bytes > 0, rows == 4096 || rows == 4160) << rows;
+    for (int64_t tokens = 1; tokens <= 2048; tokens += tokens < 80 ? 1 : 41) {
+      EXPECT_EQ(strips::workspace_bytes(work(tokens), 132), bytes) << tokens;
+      const auto plan = strips::make_plan(strips::strips_of(work(tokens).params), 64, tokens, 132);
+      EXPECT_LE(plan ? plan->sums_bytes : 0, bytes) << tokens;
+    }
+  }
+}
+
 TEST(LinearPlan, CodesAsTheyAreHaveRoomInEveryShape) {
   for (const int row_tiles : {1, 2, 8, 12, 32, 256, 320})
     for (const int units : {1, 3, 8, 32, 64, 130, 512})

@@ -136,8 +136,7 @@ void linear_fp8_sm90_fast(const LinearFp8Args& a, const Launch& l) {
   stream::launch_codes(work.params, stream::describe_codes(work, plan, device::describe_planes), plan, l.stream);
 }
 size_t linear_fp8_sm90_fast_workspace(const LinearFp8Args& a, const DeviceInfo& d) {
-  const auto plan = strips_plan(a, stream::pack(a), d);
-  return plan ? plan->sums_bytes : 0;
+  return can_stream(a) ? strips::workspace_bytes(stream::pack(a), d.sm_count) : 0;
 }
 void linear_bf16_sm80(const LinearBf16Args& a, const Launch& l) {
   run(Math::bf16, a, l);

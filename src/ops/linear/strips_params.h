@@ -92,6 +92,13 @@ inline Params params_for(const Work& work, const Plan& plan, void* sums) {
   return p;
 }
 
+/// Bytes of memory where slices meet: the same for any number of tokens. Only some have slices, but the first step of
+/// so many must not have to make memory: recorded steps would be dropped, and other ranks may be waiting for this one.
+inline size_t workspace_bytes(const Work& work, int processors) {
+  const auto plan = make_plan(strips_of(work.params), work.params.units, kTokens, processors);
+  return plan ? plan->sums_bytes : 0;
+}
+
 /// Launches; throws Error when CUDA refuses. `stream` is a cudaStream_t.
 void launch_strips(const Params& p, const Maps& maps, const Plan& plan, void* stream);
 
