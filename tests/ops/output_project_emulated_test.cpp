@@ -152,6 +152,7 @@ TEST(OutputProjectEmulated, CountersLieWhereNoLaunchOfAnotherSizeWritesSums) {
   alignas(16) static std::byte memory[16];
   size_t counters = 0, sums = SIZE_MAX;
   for (const int64_t rows : {256, 8192, 16384}) {
+    size_t bytes = 0;  // the same for any number of tokens
     for (int64_t tokens = 1; tokens <= 200; ++tokens) {
       OutputProjectArgs a;
       a.o = View<const bf16, 3>(nullptr, tokens, 64, 512), a.groups = 8;
@@ -160,8 +161,13 @@ TEST(OutputProjectEmulated, CountersLieWhereNoLaunchOfAnotherSizeWritesSums) {
       const op::Params p = op::pack(a, plan, memory);
       const bool counts = plan.split || 32 << plan.log2_sets < 128;
       if (counts) counters = std::max(counters, static_cast<size_t>(plan.height * rows / 128) * sizeof(uint32_t));
-      if (plan.split) sums = std::min(sums, static_cast<size_t>(reinterpret_cast<std::byte*>(p.partial) - memory));
+      const size_t blocks = static_cast<size_t>(plan.width * plan.height) << plan.log2_slices;
+      const size_t partial = plan.split ? static_cast<size_t>(reinterpret_cast<std::byte*>(p.partial) - memory) : 0;
+      if (plan.split) sums = std::min(sums, partial);
       EXPECT_GE(op::workspace_bytes(a), counters);
+      EXPECT_GE(op::workspace_bytes(a), plan.split ? partial + blocks * op::kBlockSums * sizeof(float) : 0);
+      if (tokens == 1) bytes = op::workspace_bytes(a);
+      EXPECT_EQ(op::workspace_bytes(a), bytes) << tokens;
     }
   }
   EXPECT_LT(counters, SIZE_MAX);

@@ -3,8 +3,9 @@
 //   sm80   mma.sync bf16, any GPU since the A100
 //   sm90   the same, starting while the previous kernel of the stream ends: that kernel must not write the weights;
 //          on sm_90 by the streaming kernel of linear_fp8, where rows of weights follow each other
-// Both give a token the same bits in every batch. The workspace must be zeroed once before its first use and then
-// belong to this op and one stream. o and the weights must begin at multiples of 16 bytes, and so must their rows.
+// Both give a token the same bits in every batch. The workspace, none where it streams, must be zeroed once before its
+// first use and then belong to this op and one stream. o and the weights must begin at multiples of 16 bytes, and so
+// must their rows.
 #include "ops/device/launch.cuh"
 #include "ops/output_project/output_project_kernel.cuh"
 #include "ops/output_project/stream_params.h"
@@ -60,8 +61,11 @@ bool output_project_sm80_can_run(const OutputProjectArgs& a, const DeviceInfo& d
 bool output_project_sm90_can_run(const OutputProjectArgs& a, const DeviceInfo& d) {
   return d.compute_capability >= 90 && output_project_sm80_can_run(a, d);
 }
-size_t output_project_cuda_workspace(const OutputProjectArgs& a, const DeviceInfo&) {
+size_t output_project_sm80_workspace(const OutputProjectArgs& a, const DeviceInfo&) {
   return op::workspace_bytes(a);
+}
+size_t output_project_sm90_workspace(const OutputProjectArgs& a, const DeviceInfo& d) {
+  return streams(a, d) ? 0 : op::workspace_bytes(a);
 }
 void output_project_sm80(const OutputProjectArgs& a, const Launch& l) {
   run(a, l, false);

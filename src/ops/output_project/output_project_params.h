@@ -9,6 +9,7 @@
 namespace fathom::ops::output_projection {
 
 inline constexpr int kHeadDim = 512, kMostSlices = 4;
+inline constexpr int64_t kMostSplitTokens = 128;
 
 struct Plan {
   int tiles = 1;  // of 8 tokens: 1, 2, 8
@@ -43,7 +44,7 @@ inline Plan make_plan(const OutputProjectArgs& a) {
   while (2 << p.log2_slices <= std::min<int64_t>(kMostSlices, blocks) && rows / 32 << p.log2_slices < 2000)
     ++p.log2_slices;
   p.tiles = tokens <= 8 ? 1 : tokens <= 16 ? 2 : 8;
-  p.split = p.tiles == 8 && tokens <= 128 && p.log2_slices > 0;
+  p.split = p.tiles == 8 && tokens <= kMostSplitTokens && p.log2_slices > 0;
   p.log2_sets = p.tiles < 8 ? 0 : p.split || rows / a.groups % 256 != 0 ? 2 : 3;
   p.width = static_cast<int>(rows >> (5 + p.log2_sets));
   p.height = static_cast<int>((tokens + 8 * p.tiles - 1) / (8 * p.tiles));
@@ -61,7 +62,10 @@ inline constexpr int kBlockSums = 4 * 2 * 64 * (moe::kGroupRows + 4);
 inline constexpr int64_t kMostRows = int64_t{1} << 20;
 inline constexpr size_t kCounterBytes = 2 * (kMostRows / moe::kBlock) * sizeof(uint32_t);
 
-inline size_t workspace_bytes(const OutputProjectArgs& a) {
+/// The same for any number of tokens: a step of so many as blocks meet for must not have to make memory that one of
+/// more did without.
+inline size_t workspace_bytes(OutputProjectArgs a) {
+  a.o.size[0] = kMostSplitTokens;
   const Plan p = make_plan(a);
   const size_t blocks = static_cast<size_t>(p.width * p.height) << p.log2_slices;
   return kCounterBytes + (p.split ? blocks * kBlockSums * sizeof(float) : 0);

@@ -12,7 +12,8 @@ bool output_project_sm80_can_run(const OutputProjectArgs& a, const DeviceInfo&);
 void output_project_sm80(const OutputProjectArgs& a, const Launch& l);
 bool output_project_sm90_can_run(const OutputProjectArgs& a, const DeviceInfo&);
 void output_project_sm90(const OutputProjectArgs& a, const Launch& l);
-size_t output_project_cuda_workspace(const OutputProjectArgs& a, const DeviceInfo&);
+size_t output_project_sm80_workspace(const OutputProjectArgs& a, const DeviceInfo&);
+size_t output_project_sm90_workspace(const OutputProjectArgs& a, const DeviceInfo& d);
 #endif
 
 Variants<OutputProjectArgs> output_project_variants() {
@@ -20,8 +21,8 @@ Variants<OutputProjectArgs> output_project_variants() {
       {"ref", Backend::cpu, always<OutputProjectArgs>, nullptr, output_project_ref},
       {"cpu", Backend::cpu, output_project_cpu_can_run, output_project_cpu_workspace, output_project_cpu},
 #ifdef FATHOM_HAVE_CUDA
-      {"sm80", Backend::cuda, output_project_sm80_can_run, output_project_cuda_workspace, output_project_sm80},
-      {"sm90", Backend::cuda, output_project_sm90_can_run, output_project_cuda_workspace, output_project_sm90},
+      {"sm80", Backend::cuda, output_project_sm80_can_run, output_project_sm80_workspace, output_project_sm80},
+      {"sm90", Backend::cuda, output_project_sm90_can_run, output_project_sm90_workspace, output_project_sm90},
 #endif
   };
   return all;
