@@ -476,11 +476,14 @@ TEST(ExpertsEmulated, TeamsMatchTheReference) {
                           {.tokens = 11, .d = 512, .inner = 256, .choices = 3, .experts = 9},
                           {.tokens = 20, .d = 256, .inner = 512, .shared = 128, .choices = 1, .experts = 10},
                           {.tokens = 17, .d = 768, .inner = 256, .shared = 0, .choices = 1, .experts = 5},
-                          {.tokens = 40, .d = 256, .inner = 256, .shared = 384, .choices = 1, .experts = 3}};
+                          {.tokens = 40, .d = 256, .inner = 256, .shared = 384, .choices = 1, .experts = 3},
+                          {.tokens = 5, .d = 256, .inner = 256, .shared = 0, .choices = 7, .experts = 8}};
   for (const Shape& s : shapes) {
     if (kSanitized && s.tokens > 20) continue;
     Problem p(s, 70 + static_cast<unsigned>(s.tokens));
     if (s.tokens == 5) p.expert[3] = -1, p.expert[7] = 99;
+    if (s.choices == 7)  // more than are added at once
+      p.expert[6] = -1, p.expert[13] = 99;
     const moe::Plan plan = plan_of_bytes(p.args(), 2);
     ASSERT_TRUE(plan.teams);
     ASSERT_EQ(plan.team_tokens, s.tokens == 40 ? 16 : 8);
