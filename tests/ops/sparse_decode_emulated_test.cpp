@@ -347,5 +347,17 @@ TEST(SparseDecodeEmulated, GivesTheSameBitsAloneAndInABatch) {
   EXPECT_TRUE(std::equal(alone.lse.begin(), alone.lse.begin() + 16, batch.lse.begin() + 32));
 }
 
+TEST(SparseDecodeEmulated, MoreSplitsCombineThanAreAskedForAtOnce) {
+  SparseCaseShape s;
+  s.heads = 9, s.window_most = 20, s.extra_most = 76;
+  expect_right<V4Wide>(s, {6, 1 << 30, 81}, "6 splits, 4 at once");
+  s.extra_most = 124;
+  expect_right<sparse_decode::wide::BurstLayout<2>>(s, {9, 1 << 30, 83}, "few rows, 9 splits, 8 at once");
+#ifndef FATHOM_SANITIZED  // emulated threads are slower still
+  s.extra_most = 64 * 12 - 10;
+  expect_right<Wide>(s, {13, 1 << 30, 84}, "13 splits, 12 at once");
+#endif
+}
+
 }  // namespace
 }  // namespace fathom::ops

@@ -151,5 +151,12 @@ TEST(SparseDecodePlan, RefusesShapesThatTheKernelsCannotRead) {
   EXPECT_FALSE(shapes_fit(a));
 }
 
+TEST(SparseDecodePlan, FillsHalfOfAWarpgroupsBlockWhereRowsAreMany) {
+  EXPECT_TRUE(choose_plan(shapes(64, 32, 1152), kH200, true).wide);
+  EXPECT_FALSE(choose_plan(shapes(64, 32, 256), kH200, true).wide);
+  EXPECT_FALSE(choose_plan(shapes(64, 16, 1152), kH200, true).wide);
+  EXPECT_FALSE(choose_plan(shapes(64, 32, 1152), kH200, false).wide);
+}
+
 }  // namespace
 }  // namespace fathom::ops::sparse_decode
