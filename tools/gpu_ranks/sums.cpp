@@ -1,4 +1,5 @@
-// Sums over two GPUs: their bits, and what happens when a rank is late, fails or never comes.
+// Sums and gathers over two GPUs: their bits, and what happens when a rank is late, fails or never comes.
+#include <bit>
 #include <cstdio>
 #include <random>
 
@@ -14,16 +15,18 @@ float value(bf16 v) {
   return to_float(v);
 }
 
+/// Zeros of either sign are among the numbers, +0 in whole words, which peer memory sends in another form.
 template <typename T>
 std::vector<T> random_part(int64_t count, size_t shape, size_t rank) {
   std::mt19937 rng(static_cast<unsigned>(100 * shape + rank));
   std::normal_distribution<float> normal(0, 3);
   std::vector<T> part(static_cast<size_t>(count));
-  for (T& v : part) {
+  for (size_t i = 0; i < part.size(); ++i) {
+    const float drawn = normal(rng), v = i % 7 == 6 ? -0.0f : i * sizeof(T) / 4 % 5 == 4 ? 0.0f : drawn;
     if constexpr (std::is_same_v<T, bf16>)
-      v = to_bf16(normal(rng));
+      part[i] = to_bf16(v);
     else
-      v = normal(rng);
+      part[i] = v;
   }
   return part;
 }
@@ -68,6 +71,54 @@ TEST(PeerMemory, SumsHaveTheBitsOfASumInTheOrderOfTheRanks) {
 TEST(Nccl, SumsHaveTheBitsOfASumInTheOrderOfTheRanks) {
   const auto ranks = dist::connect_nccl(two_gpus());
   sums_are_exact<float>(two_gpus(), ranks), sums_are_exact<bf16>(two_gpus(), ranks);
+}
+
+/// Every rank has the parts of all, side by side: their bits, but that -0 may have become +0, on all ranks alike. Rows
+/// of 2 and 4 numbers, and more than a message.
+void gathers_are_exact(const Devices& devices, const Ranks& ranks) {
+  constexpr int64_t kRows = 300, kWidths[] = {2, 4, 4096, 2};
+  const auto part_of = [&](size_t s, size_t rank) {
+    auto part = random_part<float>(kRows * kWidths[s], 50 + s, rank);
+    for (size_t i = 10; i < part.size(); i += 11)
+      part[i] = std::bit_cast<float>(0xFFC00000u + static_cast<uint32_t>(i));
+    return part;
+  };
+  std::vector<std::vector<std::vector<float>>> got(devices.size());
+  on_all(devices, [&](size_t r) {
+    for (size_t s = 0; s < std::size(kWidths); ++s) {
+      const Numbers<float> part(*devices[r], kRows, kWidths[s], part_of(s, r));
+      const Numbers<float> full(*devices[r], kRows, kWidths[s] * static_cast<int64_t>(devices.size()));
+      devices[r]->synchronize("clearing memory");
+      ranks[r]->all_gather(View<const float, 2>(part.view()), full.view());
+      devices[r]->synchronize("a gather");
+      got[r].push_back(full.values());
+      ranks[r]->barrier();
+    }
+  });
+  for (size_t r = 0; r < devices.size(); ++r) ASSERT_EQ(got[r].size(), std::size(kWidths));
+  for (size_t s = 0; s < std::size(kWidths); ++s)
+    for (size_t from = 0; from < devices.size(); ++from) {
+      const auto part = part_of(s, from);
+      const auto width = static_cast<size_t>(kWidths[s]);
+      for (size_t i = 0; i < part.size(); ++i) {
+        const size_t at = (i / width * devices.size() + from) * width + i % width;
+        const auto sent = std::bit_cast<uint32_t>(part[i]), first = std::bit_cast<uint32_t>(got[0][s][at]);
+        ASSERT_TRUE(first == sent || (sent == 0x80000000u && first == 0))
+            << std::hex << first << " of " << sent << std::dec << ", rank " << from << ", width " << width << ", " << i;
+        for (size_t r = 1; r < devices.size(); ++r)
+          ASSERT_EQ(std::bit_cast<uint32_t>(got[r][s][at]), first) << "rank " << r << ", width " << width << ", " << i;
+      }
+    }
+}
+
+TEST(PeerMemory, GathersHaveTheBitsOfEveryRank) {
+  const auto ranks = dist::connect_peers(two_gpus());
+  gathers_are_exact(two_gpus(), ranks);
+}
+
+TEST(Nccl, GathersHaveTheBitsOfEveryRank) {
+  const auto ranks = dist::connect_nccl(two_gpus());
+  gathers_are_exact(two_gpus(), ranks);
 }
 
 /// 64 x 4096 fp32, as the experts of a step; `before(rank)` on the rank's thread first. Milliseconds from the last
