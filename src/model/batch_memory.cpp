@@ -71,6 +71,18 @@ std::vector<BatchShape> decode_shapes(int64_t sequences, int64_t context) {
   return shapes;
 }
 
+std::vector<BatchShape> fullest_shapes(int64_t tokens, int64_t context, int processors) {
+  constexpr int64_t kMostShares = 8;  // blocks of a token; with more of them nothing is larger
+  const int64_t widest = std::max(kLeastPages, context / kTokensOfPage + 1);
+  std::vector<BatchShape> shapes;
+  const auto add = [&](int64_t n, int64_t pages) {
+    if (n > 0 && n <= tokens) shapes.push_back({n, pages, std::min(2 * pages, context / 128 + 1)});
+  };
+  for (int64_t shares = 1; shares <= kMostShares; ++shares) add(processors / shares, widest);
+  for (int64_t pages = kLeastPages; pages < widest; pages *= 2) add(processors, pages);
+  return shapes;
+}
+
 IdleBatch::IdleBatch(const ModelConfig& config, int64_t tokens, int64_t rows, int64_t context) {
   const int64_t pages = std::max<int64_t>(kLeastPages, context / kTokensOfPage + 1);
   const int64_t width = std::max({int64_t{config.window}, pages, context / 128 + 1, 2 * kLeastPages});

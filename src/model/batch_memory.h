@@ -27,6 +27,11 @@ std::span<const int64_t> decode_sizes();
 /// The shapes of all decode batches of up to `sequences` sequences and contexts of up to `context` tokens.
 std::vector<BatchShape> decode_shapes(int64_t sequences, int64_t context);
 
+/// Shapes of up to `tokens` tokens for which some ops want more scratch memory than for more tokens or a longer
+/// context: where the blocks that share a token's work just fill the device, and where what they write for an entry is
+/// most.
+std::vector<BatchShape> fullest_shapes(int64_t tokens, int64_t context, int processors);
+
 /// A batch of `tokens` single tokens that see nothing and write nothing, for a dry run.
 struct IdleBatch {
   IdleBatch(const ModelConfig& config, int64_t tokens, int64_t rows, int64_t context);

@@ -185,7 +185,9 @@ void Mtp::prepare(int64_t sequences, const LayerCache& ring) {
   }
   const auto row = static_cast<size_t>(c.hc_streams) * static_cast<size_t>(c.hidden_size) * sizeof(bf16);
   grow(kept_, device, static_cast<size_t>(sequences) * row, Kind::device);
-  for (const int64_t n : {int64_t{1}, sequences})  // some ops want more scratch memory for fewer tokens
+  run(std::vector<Start>(static_cast<size_t>(sequences)), ring);
+  // Some ops want more scratch memory for fewer tokens, until the blocks of one token each fill the device.
+  for (int64_t n = std::min<int64_t>(sequences - 1, device.info().sm_count); n > 0; --n)
     run(std::vector<Start>(static_cast<size_t>(n)), ring);
   grow(fetched_, device, static_cast<size_t>(sequences) * sizeof(int32_t), Kind::host);
   device.synchronize("preparing drafts");

@@ -168,18 +168,20 @@ void Transformer::prepare(int64_t tokens, int64_t rows, int64_t sequences, int64
   if (device_.shares_host_memory() || (block_.recorder() && !trace_)) return;
   // Memory is made without sums over the ranks: making it may have to wait for work that would wait for another rank.
   block_.set_dry(true);
+  const bool record = std::exchange(use_graphs_, false);
+  const auto run_idle = [&](const BatchShape& shape, int64_t logits) {
+    IdleBatch idle(config(), shape.tokens, logits, context);
+    idle.batch.pages.size[1] = shape.pages, idle.batch.index128.size[1] = shape.entries128;
+    step(idle.batch, layers);
+  };
   IdleBatch largest(config(), tokens, rows, context);
   step(largest.batch, layers);
-  const bool record = use_graphs_;
+  for (const BatchShape& shape : fullest_shapes(tokens, context, device_.info().sm_count)) run_idle(shape, 1);
   for (const bool recording :
        {false, true}) {  // first all scratch memory, which some ops want more of for fewer tokens
     use_graphs_ = recording;
     block_.set_dry(!recording);
-    for (const BatchShape& shape : decode_shapes(sequences, context)) {
-      IdleBatch idle(config(), shape.tokens, shape.tokens, context);
-      idle.batch.pages.size[1] = shape.pages, idle.batch.index128.size[1] = shape.entries128;
-      step(idle.batch, layers);
-    }
+    for (const BatchShape& shape : decode_shapes(sequences, context)) run_idle(shape, shape.tokens);
     if (!record) break;
   }
   block_.set_dry(false);
