@@ -410,8 +410,10 @@ void emulate_select(const IndexSelectArgs& a, int splits, int64_t patience, Keys
   std::vector<device::Words4> keys;
   if (how == Keys::written) {
     p.keys_each = (a.pages.size[1] * a.keys.page_rows + 127) / 128 * 128;
-    keys.resize(tokens * static_cast<size_t>(p.keys_each) / 8, device::Words4{{~0u, ~0u, ~0u, ~0u}});
+    const size_t words = tokens * static_cast<size_t>(p.keys_each) / 8;
+    keys.resize(words + words / 16 + 1, device::Words4{{~0u, ~0u, ~0u, ~0u}});
     p.keys = reinterpret_cast<uint16_t*>(keys.data());
+    p.largest = reinterpret_cast<uint16_t*>(keys.data() + words);
   }
   constexpr bool kStream = !std::is_same_v<Scan, FewScan>;
   grid(splits, a.q.size[0], kThreads, sizeof(Scan),
@@ -487,24 +489,27 @@ TEST(SmallOpsEmulated, IndexSelectIsExactWithTiesAndLongStreams) {
         Way{7, true, Keys::streamed, 5000}, Way{9, false, Keys::written, 4096}, Way{4, true, Keys::written, 4091},
         Way{3, false, Keys::written, 5000}, Way{3, true, Keys::written, 5000}, Way{9, false, Keys::written, 4096, 5, 1},
         Way{9, true, Keys::written, 4096, 1, 2}, Way{2, false, Keys::streamed, 4096, 1, 2},
-        Way{3, true, Keys::written, 5000, 1, 2}}) {
+        Way{3, true, Keys::written, 5000, 1, 2}, Way{5, true, Keys::written, 16'650, 147},
+        Way{3, true, Keys::written, 16'400, 2}, Way{3, true, Keys::streamed, 5000, 147}}) {
     const int32_t kVisible = way.visible;
-    std::vector<device::Words4> keys(static_cast<size_t>(index_page_bytes(kPageRows)) * 79 / 16);
+    const int32_t kPages = (kVisible + kPageRows - 1) / kPageRows;
+    std::vector<device::Words4> keys(static_cast<size_t>(index_page_bytes(kPageRows) * kPages) / 16);
     IndexSelectArgs a;
     a.keys = {reinterpret_cast<std::byte*>(keys.data()), index_page_bytes(kPageRows), kPageRows};
-    std::vector<int32_t> pages(79), sequence(1), visible(1, kVisible), index(kTopk), length(1);
-    for (int i = 0; i < 79; ++i) pages[static_cast<size_t>(i)] = 78 - i;
+    std::vector<int32_t> pages(static_cast<size_t>(kPages)), sequence(1), visible(1, kVisible), index(kTopk), length(1);
+    for (int i = 0; i < kPages; ++i) pages[static_cast<size_t>(i)] = kPages - 1 - i;
     std::vector<e2m1x2> q(64, e2m1x2{0x22});
     std::vector<e8m0> scale(4, e8m0{127});
     std::vector<bf16> weight(1, to_bf16(1.0f));
-    a.pages = View<const int32_t, 2>(pages.data(), 1, 79);
+    a.pages = View<const int32_t, 2>(pages.data(), 1, kPages);
     const auto slot = [&](int32_t e) { return pages[static_cast<size_t>(e / kPageRows)] * kPageRows + e % kPageRows; };
-    std::vector<std::pair<int, int32_t>> order;
+    std::vector<std::pair<float, int32_t>> order;
     for (int32_t e = 0; e < kVisible; ++e) {
-      const int level = way.lowest + e * 7919 % way.levels;  // of 5 levels 1000 entries each; of one all are equal
-      for (int i = 0; i < 64; ++i) a.keys.row_codes(slot(e))[i] = static_cast<std::byte>(level * 0x11);
-      for (int i = 0; i < 4; ++i) a.keys.row_scales(slot(e))[i] = std::byte{127};
-      order.emplace_back(-level, e);
+      // Of 5 levels 1000 entries each; of one all are equal.
+      const int level = way.lowest + e * 7919 % way.levels, code = level % 7, power = level / 7;
+      for (int i = 0; i < 64; ++i) a.keys.row_codes(slot(e))[i] = static_cast<std::byte>(code * 0x11);
+      for (int i = 0; i < 4; ++i) a.keys.row_scales(slot(e))[i] = static_cast<std::byte>(127 + power);
+      order.emplace_back(-std::ldexp(e2m1_to_float(static_cast<uint8_t>(code)), power), e);
     }
     std::sort(order.begin(), order.end());
     std::vector<int32_t> want;

@@ -78,6 +78,14 @@ void multiply_64_rows_bf16(float (&d)[4 * kTiles], MatrixDescriptor a, MatrixDes
 inline MatrixDescriptor behind(MatrixDescriptor m, int bytes) {
   return {m.start + bytes, m.leading, m.stride, m.swizzled};
 }
+using MatrixStart = const std::byte*;
+inline MatrixStart matrix_start(const void* p) {
+  return static_cast<const std::byte*>(p);
+}
+template <int kLeading, int kStride>
+MatrixDescriptor describe_matrix_behind(MatrixStart start, int bytes) {
+  return describe_matrix(start + bytes, kLeading, kStride);
+}
 /// Byte k of a row of at most 128.
 inline uint8_t matrix_byte(MatrixDescriptor m, int row, int k) {
   if (m.swizzled) return static_cast<uint8_t>(swizzled_pair(m, row, k / 4 * 2) >> 8 * (k % 4));
@@ -147,6 +155,19 @@ FATHOM_DEVICE MatrixDescriptor describe_plain_matrix(const void* p, int leading,
 }
 FATHOM_DEVICE MatrixDescriptor behind(MatrixDescriptor m, int bytes) {
   return {m.bits + static_cast<uint64_t>(bytes >> 4)};
+}
+/// describe_matrix() of what begins `bytes` behind a start, with nothing but 32-bit arithmetic for each.
+using MatrixStart = uint32_t;
+FATHOM_DEVICE MatrixStart matrix_start(const void* p) {
+  return (shared_address(p) & 0x3FFFF) >> 4;
+}
+template <int kLeading, int kStride>
+FATHOM_DEVICE MatrixDescriptor describe_matrix_behind(MatrixStart start, int bytes) {
+  MatrixDescriptor d;
+  asm volatile("mov.b64 %0, {%1, %2};"
+               : "=l"(d.bits)
+               : "r"(start + static_cast<uint32_t>(bytes >> 4 | kLeading >> 4 << 16)), "n"(kStride >> 4 | 1 << 30));
+  return d;
 }
 /// multiply_end in two steps: closes a group of products; waits until at most kPending groups are under way.
 FATHOM_DEVICE void multiply_commit() {

@@ -1,6 +1,6 @@
-// Exact top-k where a token sees at most 16,384 entries: the blocks of a token write the keys to memory, two bytes
-// each, the last one chooses. In a step the code comes from memory, because the weights of a layer have displaced it
-// from the caches: each line of it is executed about once.
+// Exact top-k where a token sees at most 16,384 entries, by warpgroups 262,144: the blocks of a token write the keys to
+// memory, two bytes each, the last one chooses. In a step the code comes from memory, because the weights of a layer
+// have displaced it from the caches: each line of it is executed about once.
 #pragma once
 
 #include "ops/index_select/score_kernel.cuh"
@@ -38,113 +38,136 @@ FATHOM_DEVICE void choose_few(const Params& p, int64_t t, Choice& shared) {
   }
 }
 
-/// A thread's neighbouring entries where a token sees more: a multiple of 8, at most 64.
-inline constexpr int kMostWords = kManyEntries / kThreads / 32;
-struct Span {
+/// 64 keys of a thread, two a word, in eights; 0 where there is none.
+using ManyKeys = uint32_t[32];
+inline constexpr int kMostMany = 64, kMostTiles = kThreads * kMostMany / kWideRows;
+static_assert(kManyEntries == kThreads * kMostMany);
+/// Where they lie: 16 numbers each from `number` on, `eights` times 8 in all.
+struct ManyPlaces {
   const uint16_t* keys;
-  int first, count, visible;
+  int number[kMostMany / 16], eights;
 };
-FATHOM_DEVICE Span span_of(const uint16_t* scores, int32_t visible) {
-  const int count = (visible + 8 * kThreads - 1) / (8 * kThreads) * 8, first = count * device::thread_index();
-  return {scores + first, first, count, visible};
-}
-/// Keys `at` to at + 31 of the span, two a word; 0 where there is none.
-FATHOM_DEVICE void load_keys(const Span& span, int at, uint32_t (&word)[16]) {
+FATHOM_DEVICE void load_keys(const ManyPlaces& at, ManyKeys& word) {
   FATHOM_UNROLL
-  for (int j = 0; j < 4; ++j) {
-    const int left = at + 8 * j < span.count ? span.visible - (span.first + at + 8 * j) : 0;  // keys from here on
+  for (int j = 0; j < kMostMany / 8; ++j) {
     device::Float4 v = {};
-    if (left > 0) v = device::load_l2(reinterpret_cast<const device::Float4*>(span.keys + at + 8 * j));
+    if (j < at.eights)
+      v = device::load_l2(reinterpret_cast<const device::Float4*>(at.keys + at.number[j / 2] + j % 2 * 8));
     const float part[4] = {v.x, v.y, v.z, v.w};
     FATHOM_UNROLL
-    for (int w = 0; w < 4; ++w)
-      word[4 * j + w] = std::bit_cast<uint32_t>(part[w]) & (left > 2 * w + 1 ? ~0u : left > 2 * w ? 0xFFFFu : 0u);
+    for (int w = 0; w < 4; ++w) word[4 * j + w] = std::bit_cast<uint32_t>(part[w]);
   }
 }
-/// Bit i of word w: key 32 w + i is at least `limit`, which is not 0. Returns how many are.
-FATHOM_DEVICE int mark(const Span& span, uint32_t limit, uint32_t (&marks)[kMostWords]) {
-  int count = 0;
-  FATHOM_UNROLL
-  for (int w = 0; w < kMostWords; ++w) {
-    marks[w] = 0;
-    if (32 * (w & ~1) >= span.count) continue;  // two words on their way at once
-    uint32_t word[16];
-    load_keys(span, 32 * w, word);
-    FATHOM_UNROLL
-    for (int i = 0; i < 32; ++i) marks[w] |= (i % 2 ? word[i / 2] >> 16 : word[i / 2] & 0xFFFF) >= limit ? 1u << i : 0;
-    count += device::count_bits(marks[w]);
-  }
-  return count;
-}
-/// Calls use(entry) for each mark, in order.
-template <typename Use>
-FATHOM_DEVICE void each_marked(const Span& span, const uint32_t (&marks)[kMostWords], const Use& use) {
-  FATHOM_UNROLL
-  for (int w = 0; w < kMostWords; ++w) {
-    FATHOM_UNROLL_1
-    for (uint32_t rest = marks[w]; rest != 0; rest &= rest - 1) use(span.first + 32 * w + device::lowest_bit(rest));
-  }
-}
-/// The k-th largest of all keys: 16 halvings.
-FATHOM_DEVICE uint32_t kth_of_many(const Span& span, int k, Counts& counts) {
-  uint32_t limit = 0, marks[kMostWords];
-  FATHOM_UNROLL_1
-  for (int bit = 15; bit >= 0; --bit) {
-    const uint32_t larger = limit | 1u << bit, mine = static_cast<uint32_t>(mark(span, larger, marks));
-    if (sum_of_block(device::sum_of_warp(mine), bit & 1, counts) >= static_cast<uint32_t>(k)) limit = larger;
-  }
-  return limit;
-}
-
-/// Chooses among all keys of the token, at most kManyEntries. The largest keys of 2,048 groups come first: k of them
-/// reach a key that therefore k entries reach, and hardly more entries do.
-FATHOM_DEVICE void choose_many(const Params& p, int64_t t, Selection& shared) {
-  const int thread = device::thread_index(), k = p.a.topk;
-  const Keys& keys = shared.keys;
-  const uint16_t* scores = p.keys + t * p.keys_each;
-  const Span span = span_of(scores, keys.visible);
+/// A key that at least k of all keys reach and hardly more do, from the largest keys of 2,048 groups; at least 1.
+FATHOM_DEVICE uint32_t reached_by_groups(const ManyKeys& word, int k, Selection& shared) {
   uint32_t most[4] = {}, group[8];
-  FATHOM_UNROLL_1
-  for (int at = 0; at < span.count; at += 64) {
-    uint32_t word[2][16];  // on their way at once
-    load_keys(span, at, word[0]), load_keys(span, at + 32, word[1]);
-    FATHOM_UNROLL
-    for (int w = 0; w < 32; ++w) most[w % 4] = device::largest_halves(most[w % 4], word[w / 16][w % 16]);
-  }
+  FATHOM_UNROLL
+  for (int w = 0; w < 32; ++w) most[w % 4] = device::largest_halves(most[w % 4], word[w]);
   FATHOM_UNROLL
   for (int w = 0; w < 8; ++w) group[w] = (most[w / 2] >> w % 2 * 16 & 0xFFFF) + 1;
-  uint32_t least = kth_key(group, static_cast<uint32_t>(k), shared.counts), marks[kMostWords];
-  least = least == 0 ? 1 : least;
-  int found, at = sum_before(mark(span, least, marks), 1, shared.counts, &found);
-  int place;
-  if (found <= kBufferKeys) {
-    each_marked(span, marks, [&](int entry) { shared.buffer_entry[at++] = static_cast<uint32_t>(entry); });
-    device::sync_block();
-    uint32_t key[kBufferKeys / kThreads], entry[kBufferKeys / kThreads];
-    FATHOM_UNROLL
-    for (int i = 0; i < kBufferKeys / kThreads; ++i) {
-      const int mine = kBufferKeys / kThreads * thread + i;
-      entry[i] = mine < found ? shared.buffer_entry[mine] : 0;
-      key[i] = mine < found ? scores[entry[i]] + 1u : 0;
-    }
-    const Picked picked = pick_best(key, static_cast<uint32_t>(k), shared.counts);
-    place = picked.place;
-    FATHOM_UNROLL
-    for (int i = 0; i < kBufferKeys / kThreads; ++i)
-      if (picked.keys >> i & 1) p.a.index(t, place++) = slot_of(keys, static_cast<int32_t>(entry[i]));
-    return;
-  }
-  // Many equal keys.
+  const uint32_t least = kth_key_by_bins(group, static_cast<uint32_t>(k), shared);
+  return least == 0 ? 1 : least;
+}
+
+/// Where many keys are equal: all of them once more, as a stream. `least` is reached by at least k.
+FATHOM_DEVICE void choose_among_equal(const Params& p, int64_t t, const uint16_t* scores, uint32_t least,
+                                      Selection& shared) {
+  constexpr int kEach = 4, kRound = kEach * kThreads, kAhead = 4;
+  const int thread = device::thread_index();
+  const int32_t visible = shared.keys.visible;
   device::sync_block();
-  const uint32_t limit = kth_of_many(span, k, shared.counts);
-  int greater, all;
-  const int greater_before = sum_before(mark(span, limit + 1, marks), 1, shared.counts, &greater);
-  int equal_before = sum_before(mark(span, limit, marks), 0, shared.counts, &all) - greater_before;
-  const int wanted = k - greater;
-  place = greater_before + (equal_before < wanted ? equal_before : wanted);
-  each_marked(span, marks, [&](int entry) {
-    if (scores[entry] > limit || equal_before++ < wanted) p.a.index(t, place++) = slot_of(keys, entry);
-  });
+  if (thread == 0) shared.least = least;
+  device::sync_block();
+  int count = 0;
+  FATHOM_UNROLL_1
+  for (int base = 0; base < visible; base += kAhead * kRound) {
+    uint64_t four[kAhead];
+    FATHOM_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      const int at = base + i * kRound + kEach * thread;
+      four[i] = at < visible ? device::load_l2(reinterpret_cast<const uint64_t*>(scores + at)) : 0;
+    }
+    FATHOM_UNROLL
+    for (int i = 0; i < kAhead; ++i) {
+      const int at = base + i * kRound + kEach * thread;
+      uint32_t key[kEach], entry[kEach];
+      bool keep[kEach], any = false;
+      const uint32_t limit = shared.least;
+      FATHOM_UNROLL
+      for (int j = 0; j < kEach; ++j) {
+        key[j] = static_cast<uint32_t>(four[i] >> 16 * j) & 0xFFFF, entry[j] = static_cast<uint32_t>(at + j);
+        any |= keep[j] = at + j < visible && key[j] >= limit;
+      }
+      if (!device::any_thread(any)) continue;
+      if (count + kRound > kBufferKeys) {
+        cut_buffer(count, p.a.topk, shared), count = p.a.topk;
+        FATHOM_UNROLL
+        for (int j = 0; j < kEach; ++j) keep[j] = keep[j] && key[j] >= shared.least;
+      }
+      count = append(count, key, entry, keep, shared);
+    }
+  }
+  device::sync_block();
+  write_chosen(p, t, count, shared);
+}
+
+/// Chooses among all keys of the token, at most kManyEntries; or among those of as many tiles of 16, whose largest keys
+/// are there: then the tiles come first, with the same instructions.
+FATHOM_DEVICE void choose_many(const Params& p, int64_t t, Selection& shared) {
+  const int thread = device::thread_index(), k = p.a.topk;
+  const int32_t visible = shared.keys.visible, tiles = (visible + kWideRows - 1) / kWideRows;
+  uint16_t *const scores = p.keys + t * p.keys_each, *const largest = p.largest + t * (p.keys_each / kWideRows);
+  bool by_tiles = visible > kManyEntries;
+  // Zeros behind the last ones.
+  if (thread < tiles * kWideRows - visible) scores[visible + thread] = 0;
+  if (by_tiles && thread < (-tiles & 7)) largest[tiles + thread] = 0;
+  device::sync_block();
+  ManyPlaces at;
+  const int eights = ((by_tiles ? tiles : visible) + 7) / 8, each = (eights + kThreads - 1) / kThreads;
+  const int left = eights - each * thread;
+  at.keys = by_tiles ? largest : scores, at.eights = left < each ? left : each;
+  FATHOM_UNROLL
+  for (int i = 0; i < kMostMany / 16; ++i) at.number[i] = 8 * each * thread + 16 * i;
+  uint32_t least = 0;
+  int found;
+  FATHOM_UNROLL_1
+  for (;; by_tiles = false) {
+    ManyKeys word;
+    load_keys(at, word);
+    if (least == 0) least = reached_by_groups(word, k, shared);
+    uint32_t marks[2] = {};
+    const uint32_t upper = least << 16;
+    FATHOM_UNROLL
+    for (int i = 0; i < 32; ++i) {
+      if (word[i] << 16 >= upper) marks[i / 16] |= 1u << i % 16 * 2;
+      if (word[i] >= upper) marks[i / 16] |= 2u << i % 16 * 2;
+    }
+    int place = sum_before(device::count_bits(marks[0]) + device::count_bits(marks[1]), 1, shared.counts, &found);
+    if (found > (by_tiles ? kMostTiles : kBufferKeys)) return choose_among_equal(p, t, scores, least, shared);
+    FATHOM_UNROLL
+    for (int w = 0; w < 2; ++w) {
+      FATHOM_UNROLL_1
+      for (uint32_t rest = marks[w]; rest != 0; rest &= rest - 1) {
+        const int bit = device::lowest_bit(rest);
+        shared.buffer_entry[place++] =
+            static_cast<uint32_t>((bit < 16 ? at.number[2 * w] : at.number[2 * w + 1]) + bit % 16);
+      }
+    }
+    device::sync_block();
+    if (!by_tiles) break;
+    const int mine = (found + kThreads - 1) / kThreads, first = mine * thread, rest = found - first;
+    at.keys = scores, at.eights = 2 * (rest < mine ? rest : mine);
+    FATHOM_UNROLL
+    for (int i = 0; i < kMostMany / 16; ++i)
+      at.number[i] = 2 * i < at.eights ? kWideRows * static_cast<int>(shared.buffer_entry[first + i]) : 0;
+  }
+  FATHOM_UNROLL
+  for (int i = 0; i < kThreadKeys; ++i) {
+    const int mine = i * kThreads + thread;
+    if (mine < found) shared.buffer_key[mine] = scores[shared.buffer_entry[mine]];
+  }
+  device::sync_block();
+  write_chosen(p, t, found, shared);
 }
 
 /// Blocks of a token that have something to do: each takes 16 entries a warp at a time.

@@ -68,7 +68,10 @@ void launch_select(const IndexSelectArgs& a, const Launch& l, bool wide) {
     p.exchange = reinterpret_cast<Exchange*>(base);
     p.counts = reinterpret_cast<uint32_t*>(base + w.counts_at);
     p.candidates = reinterpret_cast<Candidate*>(base + w.candidates_at);
-    if (w.keys_each > 0) p.keys = reinterpret_cast<uint16_t*>(base + w.keys_at), p.keys_each = w.keys_each;
+    if (w.keys_each > 0) {
+      p.keys = reinterpret_cast<uint16_t*>(base + w.keys_at), p.keys_each = w.keys_each;
+      p.largest = reinterpret_cast<uint16_t*>(base + w.largest_at);
+    }
   }
   const dim3 grid(static_cast<unsigned>(p.splits), static_cast<unsigned>(a.q.size[0]));
   const auto kernel = which == Kernel::few    ? select_few_entries

@@ -42,10 +42,11 @@ FATHOM_DEVICE uint32_t power_pair(int field) {
 }
 
 /// The queries of token t as bf16 pairs, and the weights as they are, `padded` heads of them: zero beyond the last.
-/// store(head, group, w, pair) takes the four pairs of word w of a scale group. All threads together.
-template <typename Store>
+/// store(head, group, w, pair) takes the four pairs of word w of a scale group, place(head) says which half of a word
+/// of `weights` is the head's. All threads together.
+template <typename Place, typename Store>
 FATHOM_DEVICE void spread_queries(const IndexSelectArgs& a, int64_t t, int padded, uint32_t* weights,
-                                  const Store& store) {
+                                  const Place& place, const Store& store) {
   const int heads = static_cast<int>(a.q.size[1]);
   for (int i = device::thread_index(); i < padded * 4; i += kThreads) {
     const int head = i / 4, group = i % 4;
@@ -66,13 +67,15 @@ FATHOM_DEVICE void spread_queries(const IndexSelectArgs& a, int64_t t, int padde
     }
   }
   auto* weight = reinterpret_cast<uint16_t*>(weights);
-  for (int h = device::thread_index(); h < padded; h += kThreads) weight[h] = h < heads ? a.head_weight(t, h).bits : 0;
+  for (int h = device::thread_index(); h < padded; h += kThreads)
+    weight[place(h)] = h < heads ? a.head_weight(t, h).bits : 0;
 }
 
 /// Queries and weights of token t into shared memory.
 FATHOM_DEVICE void load_queries(const IndexSelectArgs& a, int64_t t, Queries& to) {
   const int padded = (static_cast<int>(a.q.size[1]) + 15) / 16 * 16;
-  spread_queries(a, t, padded, to.weight, [&](int head, int group, int w, const uint32_t(&pair)[4]) {
+  const auto same = [](int head) { return head; };
+  spread_queries(a, t, padded, to.weight, same, [&](int head, int group, int w, const uint32_t(&pair)[4]) {
     to.q[head / 8][w][head % 8 * 4 + group] = {{pair[0], pair[1], pair[2], pair[3]}};
   });
 }
@@ -131,7 +134,9 @@ FATHOM_DEVICE void load_tile(const Keys& k, RowPlace at, Tile<kM>& tile) {
 
 /// The 16 bits of a score that order as scores do, never 0; -0 is 0.
 FATHOM_DEVICE uint32_t key_of(float score) {
-  const uint32_t bits = to_bf16(score == 0 ? 0.0f : score).bits, key = bits & 0x8000 ? ~bits & 0xFFFF : bits | 0x8000;
+  const uint32_t bits = device::pack_bf16x2(0.0f, device::add(score, 0.0f));  // in the upper half
+  const uint32_t flipped = static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000;
+  const uint32_t key = (bits ^ flipped) >> 16;
   return key == 0 ? 1 : key;
 }
 

@@ -1,11 +1,12 @@
 // Exact top-k over the scores of a token's entries: one block, or several that share them.
 //
-// Up to some ten thousand entries all keys are written and the last block chooses (few_kernel.cuh). More are a stream:
-// a block scores its entries some hundred at a time and keeps those that can still be chosen in a buffer, in entry
-// order. A full buffer is cut to its best k (ties: the earlier entry), whose smallest key later entries must exceed; so
-// memory does not grow with the context. Of blocks that share a token, each tells the others which key a certain number
-// of its candidates reach, and waits a bounded time for theirs: from them follows a key that k candidates reach. What
-// lies below is dropped, whoever else is late. The last block to finish chooses exactly among what is left.
+// Up to some ten thousand entries, by warpgroups some hundred thousand, all keys are written and the last block chooses
+// (few_kernel.cuh). More are a stream: a block scores its entries some hundred at a time and keeps those that can still
+// be chosen in a buffer, in entry order. A full buffer is cut to its best k (ties: the earlier entry), whose smallest
+// key later entries must exceed; so memory does not grow with the context. Of blocks that share a token, each tells the
+// others which key a certain number of its candidates reach, and waits a bounded time for theirs: from them follows a
+// key that k candidates reach. What lies below is dropped, whoever else is late. The last block to finish chooses
+// exactly among what is left.
 #pragma once
 
 #include "ops/index_select/few_kernel.cuh"
@@ -67,13 +68,6 @@ FATHOM_DEVICE bool write_candidates(const Params& p, int64_t t, int split, int c
   }
   device::sync_block();
   return shared.flag != 0;
-}
-
-/// Writes the best k of the buffer, which holds at least so many.
-FATHOM_DEVICE void write_chosen(const Params& p, int64_t t, int count, Selection& shared) {
-  if (count > p.a.topk) cut_buffer(count, p.a.topk, shared);
-  for (int i = device::thread_index(); i < p.a.topk; i += kThreads)
-    p.a.index(t, i) = slot_of(shared.keys, static_cast<int32_t>(shared.buffer_entry[i]));
 }
 
 /// Number of the candidate list that holds element i: the last with prefix <= i.
@@ -174,11 +168,12 @@ FATHOM_DEVICE void select_block(const Params& p, Scan& scan) {
   if (thread == 0) shared.keys = keys_of(p.a, t);
   device::sync_block();
   const Keys& keys = shared.keys;
-  const bool few = kFew && (!kStream || p.keys) && keys.visible > k && keys.visible <= Scan::kMostFew;
+  const bool few = kFew && (!kStream || p.keys) && keys.visible > k && keys.visible <= Scan::kMostFew &&
+                   (Scan::kMostFew <= kManyEntries || keys.visible <= p.keys_each);
   const int blocks = few ? few_blocks(p, keys.visible) : p.splits;
   typename Scan::First first = {};
   if constexpr (kFew) {
-    if (few && split < blocks) first = Scan::begin(p, keys);
+    if (few && split < blocks) first = Scan::begin(p, keys, blocks);
   }
   device::wait_for_previous_kernel();
   device::let_next_kernel_start();

@@ -70,7 +70,14 @@ Workspace workspace_for(const IndexSelectArgs& a, const DeviceInfo& d, Kernel ke
   w.candidates_at = (w.counts_at + static_cast<size_t>(parts) * sizeof(uint32_t) + 255) / 256 * 256;
   w.keys_at = (w.candidates_at + static_cast<size_t>(parts * a.topk) * sizeof(Candidate) + 255) / 256 * 256;
   if (kernel != Kernel::stream) w.keys_each = std::min<int64_t>(kManyEntries, (most + 127) / 128 * 128);
-  w.total = w.keys_at + static_cast<size_t>(tokens * w.keys_each) * sizeof(uint16_t);
+  int64_t room = tokens * w.keys_each;
+  if (kernel == Kernel::wide && most > kManyEntries) {
+    const int64_t each = std::min<int64_t>(kWrittenEntries, (most + 127) / 128 * 128);
+    if (tokens * each <= kMostWritten) w.keys_each = each;
+    room = kMostWritten;  // the same for every number of tokens, so that no step wants more than the largest
+  }
+  w.largest_at = w.keys_at + static_cast<size_t>(tokens * w.keys_each) * sizeof(uint16_t);
+  w.total = w.keys_at + static_cast<size_t>(room + room / kWideRows) * sizeof(uint16_t);
   return w;
 }
 

@@ -15,6 +15,10 @@ inline constexpr int kBufferKeys = 2048;
 // Entries of a token up to which all keys are written (few_kernel.cuh); up to kFewEntries a thread of the last block
 // holds them all.
 inline constexpr int kFewEntries = 4096, kManyEntries = 16384;
+// By wide_scan.cuh so many keys are written, and the largest of each 16, while all tokens together have at most
+// kMostWritten.
+inline constexpr int kWrittenEntries = kManyEntries * kWideRows;
+inline constexpr int64_t kMostWritten = int64_t{1} << 22;
 
 /// An entry that may be among the chosen ones.
 struct Candidate {
@@ -44,12 +48,13 @@ struct Params {
   Exchange* exchange = nullptr;     // [T]
   uint32_t* counts = nullptr;       // [T][splits] candidates written
   Candidate* candidates = nullptr;  // [T][splits][topk]
-  uint16_t* keys = nullptr;         // [T][keys_each] where a token sees few entries; null: it is never used
+  uint16_t* keys = nullptr;         // [T][keys_each] where a token sees at most so many; null: it is never used
+  uint16_t* largest = nullptr;      // [T][keys_each / 16] the largest key of 16, by wide_scan.cuh
   int64_t keys_each = 0;
 };
 
 struct Workspace {
-  size_t counts_at = 0, candidates_at = 0, keys_at = 0, total = 0;
+  size_t counts_at = 0, candidates_at = 0, keys_at = 0, largest_at = 0, total = 0;
   int64_t keys_each = 0;  // 0: no keys are written
 };
 

@@ -13,6 +13,8 @@ struct Selection {
   alignas(16) uint16_t buffer_key[kBufferKeys];
   alignas(16) uint32_t buffer_entry[kBufferKeys];
   uint32_t prefix[kMostSplits + 1];  // of the candidate lists
+  uint32_t bins[kThreads];
+  uint32_t bin, before_bin;
   Counts counts;
   Keys keys;
   uint32_t flag;
@@ -34,7 +36,39 @@ FATHOM_DEVICE void own_keys(int count, const Selection& shared, uint32_t (&key)[
   for (int i = 0; i < kThreadKeys; ++i) key[i] = first + i < count ? (words.word[i / 2] >> i % 2 * 16 & 0xFFFF) + 1 : 0;
 }
 
+/// kth_key() by counting in bins, of the upper byte and then of the lower one: two rounds instead of eight. Its first
+/// sum has turn 1, the last one turn 0.
+template <int kEach>
+FATHOM_DEVICE uint32_t kth_key_by_bins(const uint32_t (&key)[kEach], uint32_t k, Selection& shared) {
+  static_assert(kThreads == 256);
+  const int thread = device::thread_index();
+  uint32_t upper = 0;
+  FATHOM_UNROLL_1
+  for (int turn = 1;; turn = 0) {
+    shared.bins[thread] = 0;
+    device::sync_block();
+    FATHOM_UNROLL
+    for (int i = 0; i < kEach; ++i) {
+      const uint32_t v = key[i] - 1;
+      if (key[i] != 0 && (turn == 1 || v >> 8 == upper))
+        device::atomic_add(&shared.bins[turn == 1 ? v >> 8 : v & 255], 1u);
+    }
+    device::sync_block();
+    const auto mine = static_cast<uint32_t>(kThreads - 1 - thread);
+    const uint32_t here = shared.bins[mine];
+    int all;
+    const auto above = static_cast<uint32_t>(sum_before(static_cast<int>(here), turn, shared.counts, &all));
+    if (above < k && k <= above + here) shared.bin = mine, shared.before_bin = above;
+    device::sync_block();
+    if (turn == 0) return upper << 8 | shared.bin;
+    if (static_cast<uint32_t>(all) < k) return 0;
+    upper = shared.bin, k -= shared.before_bin;
+  }
+}
+
 /// Cuts a buffer of more than k candidates to the best k, in order; later ones must exceed the smallest key kept.
+/// Without bins it takes fewer registers.
+template <bool kBins = true>
 FATHOM_DEVICE void cut_buffer(int count, int k, Selection& shared) {
   uint32_t key[kThreadKeys], entry[kThreadKeys];
   own_keys(count, shared, key);
@@ -45,7 +79,8 @@ FATHOM_DEVICE void cut_buffer(int count, int k, Selection& shared) {
     FATHOM_UNROLL
     for (int j = 0; j < 4; ++j) entry[i + j] = four.word[j];
   }
-  const uint32_t limit = kth_key(key, static_cast<uint32_t>(k), shared.counts);
+  const auto rank = static_cast<uint32_t>(k);
+  const uint32_t limit = kBins ? kth_key_by_bins(key, rank, shared) : kth_key(key, rank, shared.counts);
   const Picked picked = pick(key, limit, static_cast<uint32_t>(k), shared.counts);
   int to = picked.place;
   FATHOM_UNROLL
@@ -94,6 +129,13 @@ FATHOM_DEVICE int append_chunk(int count, int32_t first, int32_t end, const uint
     keep[i] = first + at < end && key[i] >= least;
   }
   return append(count, key, entry, keep, shared);
+}
+
+/// Writes the best k of the buffer, which holds at least so many.
+FATHOM_DEVICE void write_chosen(const Params& p, int64_t t, int count, Selection& shared) {
+  if (count > p.a.topk) cut_buffer(count, p.a.topk, shared);
+  for (int i = device::thread_index(); i < p.a.topk; i += kThreads)
+    p.a.index(t, i) = slot_of(shared.keys, static_cast<int32_t>(shared.buffer_entry[i]));
 }
 
 }  // namespace fathom::ops::index_select

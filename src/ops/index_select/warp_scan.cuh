@@ -15,7 +15,9 @@ struct WarpKeys {
   struct First {
     RowPlace place;
   };
-  FATHOM_DEVICE static First begin(const Params&, const Keys& keys) { return {place_row(keys, kTile * tile_index())}; }
+  FATHOM_DEVICE static First begin(const Params&, const Keys& keys, int) {
+    return {place_row(keys, kTile * tile_index())};
+  }
   /// Writes this block's share of the keys; entries past the last one of a tile get one, too. Rows at multiples of 16
   /// bytes.
   FATHOM_DEVICE void write_keys(const Params& p, int64_t t, int blocks, First first, uint16_t* to) {
@@ -77,7 +79,7 @@ struct WarpScan : WarpKeys<Selection, kManyEntries> {
         chunk[warp * kWarpKeys + lane % 4 * 8 + lane / 4] = static_cast<uint16_t>(key);
       }
       device::sync_block();
-      if (count + kChunkKeys > kBufferKeys) cut_buffer(count, k, choice), count = k;
+      if (count + kChunkKeys > kBufferKeys) cut_buffer<false>(count, k, choice), count = k;
       count = append_chunk<1>(count, first, end, chunk, choice);
     }
     device::sync_block();
