@@ -147,8 +147,7 @@ FATHOM_DEVICE void bring_pieces(const Params& p, const TeamPieces& pieces, const
     while (next.step < NextPiece::kSteps) next.advance(p, pieces, lane);
     if (turn >= 2) device::await(m.piece_empty + turn % 2, turn / 2 - 1);
     next.put(m.piece[turn % 2], lane);
-    device::sync_warp();
-    if (lane == 0) device::arrive(m.piece_full + turn % 2);
+    device::arrive(m.piece_full + turn % 2);
     if (next.expert == TeamPiece::kNothing) break;
     const TeamSource from = source(next);
     const int plane = next.expert < 0 ? 0 : next.expert;
@@ -323,8 +322,7 @@ FATHOM_DEVICE void multiply_pieces(const TeamMemory& m, const TeamWarp& t, const
   TeamScales scales;
   bool loaded = false;  // the first scales of the piece
   const auto leave = [&] {
-    device::sync_warp();
-    if (t.lane == 0) device::arrive(m.empty + ring.at);
+    device::arrive(m.empty + ring.at);
     ring.advance(kTeamStages);
   };
   FATHOM_UNROLL_1
@@ -372,18 +370,17 @@ FATHOM_DEVICE void multiply_pieces(const TeamMemory& m, const TeamWarp& t, const
       }
       end(piece, sums, turn % 2, std::true_type{});
     }
-    device::sync_warp();
-    if (t.lane == 0) device::arrive(m.piece_empty + turn % 2);
+    device::arrive(m.piece_empty + turn % 2);
   }
 }
 
-/// Starts a kernel: barriers. All threads.
+/// Starts a kernel: barriers, at which each lane arrives for itself. All threads.
 template <int kTiles>
 FATHOM_DEVICE void begin_teams(std::byte* shared) {
   if (device::thread_index() < kTeams) {
     const TeamMemory m(shared, device::thread_index(), 8 * kTiles);
-    for (int i = 0; i < kTeamStages; ++i) device::init_phases(m.full + i, 1), device::init_phases(m.empty + i, 8);
-    for (int i = 0; i < 2; ++i) device::init_phases(m.piece_full + i, 1), device::init_phases(m.piece_empty + i, 8);
+    for (int i = 0; i < kTeamStages; ++i) device::init_phases(m.full + i, 1), device::init_phases(m.empty + i, 256);
+    for (int i = 0; i < 2; ++i) device::init_phases(m.piece_full + i, 32), device::init_phases(m.piece_empty + i, 256);
     device::publish_phases();
   }
   device::sync_block();
