@@ -351,7 +351,7 @@ FATHOM_DEVICE float* exchange_sums(const Place& at, const Shared& shared, int lo
 }
 
 /// Adds the slices in order and calls `store(token, row, sums)` for four rows of the tile a lane, warp by warp one
-/// token. Each block of the cluster has its share of the tokens.
+/// token. Each block of the cluster has its share of the tokens. All threads call; the first kWarps warps add.
 template <int kWarps, typename Shared, typename Store>
 FATHOM_DEVICE void add_slices(const Params& p, const Place& at, const Shared& shared, const Store& store) {
   const int log2_cluster = p.log2_slices - (p.paired ? 1 : 0), cluster = 1 << log2_cluster, rank = device::block_x();
@@ -363,7 +363,7 @@ FATHOM_DEVICE void add_slices(const Params& p, const Place& at, const Shared& sh
   const int first = at.tokens * rank >> log2_cluster, count = (at.tokens * (rank + 1) >> log2_cluster) - first;
   const int row = at.lane * 4;
   FATHOM_UNROLL_1
-  for (int i = at.warp; i < count; i += kWarps) {
+  for (int i = at.warp < kWarps ? at.warp : count; i < count; i += kWarps) {
     float sum[4] = {};
     FATHOM_UNROLL
     for (int s = 0; s < kMaxSlices; ++s) {
