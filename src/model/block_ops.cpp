@@ -1,6 +1,7 @@
 #include "model/block_ops.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/error.h"
 #include "model/cost.h"
@@ -84,6 +85,8 @@ void BlockOps::embed(View<const bf16, 2> table, View<const int32_t, 1> ids) {
 void BlockOps::mix(const MixWeights* next, bool finish) {
   ops::ResidualMixArgs a;
   a.streams = act.streams;
+  const auto ended = std::exchange(ended_, {});
+  if (finish && ended.data) a.sums = ended, finish = false;
   if (finish) a.y = act.y, a.post = act.post, a.comb = act.comb;
   const int64_t tokens = act.streams.size[0], d = config_.hidden_size;
   int64_t bytes = bytes_of(act.streams) * (finish ? 2 : 1), flops = finish ? tokens * 4 * d * 10 : 0;
@@ -93,10 +96,21 @@ void BlockOps::mix(const MixWeights* next, bool finish) {
     a.hc_eps = static_cast<float>(config_.hc_eps), a.rms_eps = static_cast<float>(config_.rms_eps);
     a.next_post = act.post, a.next_comb = act.comb;
     a.x = act.x, a.x_codes = act.xq.codes, a.x_scale = act.xq.scale;
-    bytes += bytes_of(next->fn) + bytes_of(act.x) + bytes_of(act.xq.codes);
-    flops += tokens * 4 * d * (2 * ops::kMixes + 4);
+    bytes += bytes_of(act.x) + bytes_of(act.xq.codes) + (a.sums.data ? 0 : bytes_of(next->fn));
+    flops += tokens * 4 * d * (a.sums.data ? 4 : 2 * ops::kMixes + 4);
   }
   run(ops_.residual_mix, "residual_mix", a, bytes, flops, {tokens, d});
+}
+
+ops::HalfEnd BlockOps::half_end(const MixWeights* next) {
+  constexpr int64_t kMostTokens = 4;  // of all ops that can
+  const int64_t tokens = act.streams.size[0], slices = config_.hidden_size / ops::kSumChannels;
+  // Ranks end a half when they have added their parts.
+  if (!next || communicator_ || device_.info().backend != ops::Backend::cuda) return {};
+  auto* sums = static_cast<float*>(
+      workspace(&ended_, static_cast<size_t>(kMostTokens * slices * ops::kSumPitch) * sizeof(float)));
+  if (tokens > kMostTokens) return {};
+  return {act.streams, act.post, act.comb, next->fn, View<float, 3>(sums, tokens, slices, int64_t{ops::kSumPitch})};
 }
 
 void BlockOps::stream_mean(View<bf16, 2> mean) {
@@ -118,7 +132,7 @@ void BlockOps::linear_fp8(const Quantized& x, const ops::Fp8Weight& w, View<bf16
       {tokens, w.codes.size[1], w.codes.size[0]});
 }
 
-void BlockOps::moe(View<const int32_t, 1> ids, const MoeWeights& m) {
+void BlockOps::moe(View<const int32_t, 1> ids, const MoeWeights& m, const MixWeights* next) {
   const int64_t tokens = act.x.size[0], d = config_.hidden_size;
   ops::RouteArgs r;
   r.x = act.x, r.gate = m.gate, r.bias = m.bias, r.table = m.table, r.ids = ids;
@@ -135,6 +149,8 @@ void BlockOps::moe(View<const int32_t, 1> ids, const MoeWeights& m) {
   e.limit = static_cast<float>(config_.swiglu_limit);
   e.x_is_old = true;  // the launch before is the router's, which reads x alone
   e.y = act.y, e.sum = act.part;
+  e.end = half_end(next);
+  if (e.end.streams.data && !ops_.experts->can_run(e, device_.info())) e.end = {};
   // Without a shared expert and with no expert of this rank chosen there is nobody to write the sum.
   if (!e.sum.empty() && !m.shared_w1.codes.data) device_.zero(e.sum.data, static_cast<size_t>(bytes_of(e.sum)));
   cost::Cost c;
@@ -145,6 +161,7 @@ void BlockOps::moe(View<const int32_t, 1> ids, const MoeWeights& m) {
     c += {bytes_of(act.xq.codes) + bytes_of(act.y), 0};
   }
   run(ops_.experts, "experts", e, c.bytes, c.flops, {tokens, d, m.w1.rows, config_.experts_per_token});
+  ended_ = View<const float, 3>(e.end.sums);
   reduce(act.part);
 }
 

@@ -48,6 +48,7 @@ class BlockOps {
   /// Embedding rows into the streams.
   void embed(View<const bf16, 2> table, View<const int32_t, 1> ids);
   /// Ends the half in progress (`finish`) and begins the next one (`next`, may be null).
+  /// What has been ended inside the op that computed y (see project_output(), moe()) goes on from there.
   void mix(const MixWeights* next, bool finish);
   /// x -> latent query and KV.
   void project_latents(const AttentionWeights& w);
@@ -72,9 +73,10 @@ class BlockOps {
   /// q, the rows of both sets -> o.
   void attend(const BlockWeights& block, View<const int32_t, 1> position, const ops::RowSet& window,
               const ops::RowSet& extra, ops::RowFormat format);
-  /// o -> y.
-  void project_output(const AttentionWeights& w);
-  void moe(View<const int32_t, 1> ids, const MoeWeights& m);
+  /// o -> y. `next`: of the half that begins then, for ops that can end the one in progress; null: they shall not.
+  void project_output(const AttentionWeights& w, const MixWeights* next = nullptr);
+  /// x -> y; `next` likewise.
+  void moe(View<const int32_t, 1> ids, const MoeWeights& m, const MixWeights* next = nullptr);
   void head(const HeadWeights& h, View<const bf16, 2> matrix, View<const int32_t, 1> rows);
   /// The likeliest token of each row of logits.
   void choose(View<const ops::RowSampling, 1> sampling);
@@ -97,6 +99,8 @@ class BlockOps {
   ops::LinearF32Args compressed_of(const AttentionWeights& w) const;
   ops::LinearBf16Args index_weights_of(const IndexerWeights& w) const;
   ops::LinearFp8Args queries_of(const AttentionWeights& w) const;
+  /// The end of the half in progress; nothing where it cannot be part of another op on this device.
+  ops::HalfEnd half_end(const MixWeights* next);
   /// Of KV rows, and of index rows where there is an indexer.
   ops::CompressBothArgs compressions_of(const StepBatch& batch, const BlockWeights& block,
                                         const LayerCache& cache) const;
@@ -118,6 +122,7 @@ class BlockOps {
   std::vector<OpMark>* marks_ = nullptr;
   dist::Communicator* communicator_ = nullptr;
   bool dry_ = false;
+  View<const float, 3> ended_;     // sums of a half that has ended, for mix(); data == null: it has not
   ops::DeviceBuffer frequencies_;  // two tables: ratio 0, the others
   std::vector<std::pair<const void*, ops::DeviceBuffer>> workspaces_;
   int64_t generation_ = 0;

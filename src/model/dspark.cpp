@@ -115,7 +115,7 @@ void Dspark::stage(const BlockWeights& w, const LayerCache& cache, const Pass& p
   block_.attention_inputs(w, p.position, p.slot, own, cache.format);
   block_.attend(w, p.position, {cache.window, p.window_index, p.window_length}, {own, p.own_index, p.own_length},
                 cache.format);
-  block_.project_output(w.attn);
+  block_.project_output(w.attn, &w.ffn_mix);
   block_.mix(&w.ffn_mix, true);
   block_.moe(p.ids, w.moe);
 }

@@ -137,7 +137,7 @@ void Mtp::run(std::span<const Start> starts, const LayerCache& ring) {
   block_.project_queries(w.attn);
   block_.attention_inputs(w, position, nowhere, ring.window, ring.format);  // its own row is there already
   block_.attend(w, position, {ring.window, window, length}, {}, ring.format);
-  block_.project_output(w.attn);
+  block_.project_output(w.attn, &w.ffn_mix);
   block_.mix(&w.ffn_mix, true);
   block_.moe(ids, w.moe);
   block_.mix(nullptr, true);

@@ -238,7 +238,8 @@ void Transformer::run_blocks(const StepBatch& batch, std::span<const LayerCache>
     if (finish) keep_features(i - 1);
     attention(batch, block, layers[static_cast<size_t>(i)]);
     block_.mix(&block.ffn_mix, true);
-    block_.moe(batch.ids, block.moe);
+    const bool last = i + 1 == to || probe_;  // a probe sees streams and y of the half before it ends
+    block_.moe(batch.ids, block.moe, last ? nullptr : &weights_.blocks[static_cast<size_t>(i + 1)].attn_mix);
     if (probe_) probe_(i);
     finish = true;
   }
@@ -275,7 +276,7 @@ void Transformer::attention(const StepBatch& batch, const BlockWeights& block, c
   if (block.ratio == 4) extra = {cache.entries, a.selected, a.selected_length};
   if (block.ratio == 128) extra = {cache.entries, batch.index128, batch.length128};
   block_.attend(block, batch.position, {cache.window, batch.window_index, batch.window_length}, extra, cache.format);
-  block_.project_output(block.attn);
+  block_.project_output(block.attn, &block.ffn_mix);
 }
 
 void Transformer::keep_features(int layer) {

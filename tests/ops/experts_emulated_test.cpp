@@ -12,6 +12,7 @@
 #include "ops/experts/moe_sum.cuh"
 #include "ops/experts/moe_teams.cuh"
 #include "ops/gpu_emulator.h"
+#include "ops/half_end_problem.h"
 #include "ops/order/order.h"
 
 namespace fathom::ops {
@@ -66,7 +67,7 @@ void emulate_few(const moe::Params& p, const moe::Plan& plan, unsigned seed) {
   const moe::Maps maps = moe::describe_weights(p, device::emulated_map);
   if (plan.both) {
     const int blocks = std::max(plan.up_blocks, plan.down_blocks);
-    const int launches = p.tokens == 1 && p.d == 256 ? 2 : 1;  // the gate is ready for the next
+    const int launches = p.tokens == 1 && p.d == 256 && !p.end.streams ? 2 : 1;  // the gate is ready for the next
     for (int launch = 0; launch < launches; ++launch)
       device::emulator::run_grid(blocks, 1, 1, 32 * plan.few_up.warps, plan.few_up.bytes, false, seed,
                                  [&](std::byte* shared) { moe::few_both<kBytes>(p, maps, shared); });
@@ -415,6 +416,44 @@ TEST(ExpertsEmulated, FewTokensOfARankSkipTheExpertsOfOthers) {
   for (int64_t t = 0; t < 3; ++t)
     EXPECT_EQ(row_of(p, t),
               std::vector<bf16>(want.begin() + t * p.y_stride(), want.begin() + t * p.y_stride() + p.shape.d));
+}
+
+TEST(ExpertsEmulated, OneLaunchOfFewTokensEndsTheHalf) {
+  for (const CodeOrder order : {CodeOrder::halves, CodeOrder::bytes})
+    for (const int64_t tokens : {1, 2}) {
+      Problem p({.tokens = tokens, .d = 384, .inner = 128, .choices = 2, .experts = 4}, 19);
+      emulate(p.args(), 1, 132, false, order);
+      const auto want = p.y;
+      p.poison();
+      EndProblem half(tokens, p.shape.d);
+      ExpertsArgs a = p.args();
+      a.end = half.args();
+      emulate(a, 1, 132, false, order);
+      EXPECT_EQ(differing(p.y, want), 0);
+      half.expect_ended(View<const bf16, 2>(a.y));
+    }
+}
+
+TEST(ExpertsPlan, OneLaunchEndsTheHalfWhereItHasPlaceForIt) {
+  const auto plan_of = [](int64_t tokens, int64_t inner, int sms) {
+    static bf16 streams;
+    ExpertsArgs a;
+    a.x.size[0] = tokens, a.x.size[1] = 4096, a.expert.size[1] = 6, a.experts = 256;
+    a.w1.rows = a.w3.rows = inner;
+    a.shared_w1.codes = View<const e4m3, 2>(reinterpret_cast<const e4m3*>(&a), inner, int64_t{4096});
+    a.end.streams.data = &streams;
+    return moe::make_plan(a, 8, sms);
+  };
+  for (const int64_t tokens : {1, 2}) {
+    const moe::Plan p = plan_of(tokens, 2048, 132);
+    EXPECT_TRUE(p.both && p.ends) << tokens;
+    EXPECT_GE(p.few_up.stages, 2);
+    EXPECT_LE(p.few_up.bytes, moe::kFewShared);
+    EXPECT_GE(p.few_up.bytes - p.few_up.end, mix::kEndBytes);
+  }
+  EXPECT_FALSE(plan_of(1, 2048, 114).ends);  // two launches
+  EXPECT_FALSE(plan_of(3, 2048, 132).ends);
+  EXPECT_FALSE(plan_of(64, 2048, 132).ends);
 }
 
 TEST(ExpertsPlan, FewTokensTakeTwoLaunchesAsLongAsTheyFit) {

@@ -19,6 +19,7 @@
 #include "ops/index_select/wide_scan.cuh"
 #include "ops/linear/linear.h"
 #include "ops/query/query_kernel.cuh"
+#include "ops/residual_mix/end_params.h"
 #include "ops/residual_mix/many_kernel.cuh"
 #include "ops/route/route_kernel.cuh"
 #include "ops/together/together_kernel.cuh"
@@ -119,13 +120,17 @@ void emulate_partial(const mix::Params& p, int64_t tokens) {
 
 template <int kMixes>
 void emulate_finish(const mix::Params& p, int64_t tokens) {
-  const auto finish = [&](std::byte* shared) {
+  const auto finish = [&]<bool kRehearse>(float* shared) {
     if (p.streams.size[2] <= 8 * mix::kFinishThreads)
-      mix::finish_block<kMixes, 1>(p, reinterpret_cast<float*>(shared));
+      mix::finish_block<kMixes, 1, kRehearse>(p, shared);
     else
-      mix::finish_block<kMixes, 2>(p, reinterpret_cast<float*>(shared));
+      mix::finish_block<kMixes, 2, kRehearse>(p, shared);
   };
-  grid(p.next_post.data ? 2 : 1, tokens, mix::kFinishThreads, mix::kFinishFloats * sizeof(float), finish);
+  const auto run = [&](std::byte* shared) {  // sums of a HalfEnd are rehearsed for
+    auto* floats = reinterpret_cast<float*>(shared);
+    tokens <= mix::kEndTokens ? finish.template operator()<true>(floats) : finish.template operator()<false>(floats);
+  };
+  grid(p.next_post.data ? 2 : 1, tokens, mix::kFinishThreads, mix::kFinishFloats * sizeof(float), run);
 }
 
 template <int kMixes>

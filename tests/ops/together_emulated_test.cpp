@@ -8,6 +8,7 @@
 
 #include "lab/check.h"
 #include "ops/gpu_emulator.h"
+#include "ops/half_end_problem.h"
 #include "ops/linear/stream_kernel.cuh"
 #include "ops/together/outputs_kernel.cuh"
 #include "ops/together/products_kernel.cuh"
@@ -277,6 +278,26 @@ TEST(TogetherEmulated, OutputProductsInOneLaunchMatchTheReference) {
       ASSERT_NEAR(to_float(got.z[i]), to_float(want.z[i]), 0.004 * (std::fabs(to_float(want.z[i])) + 0.01 * z)) << i;
     for (size_t i = 0; i < want.y.size(); ++i)
       ASSERT_NEAR(to_float(got.y[i]), to_float(want.y[i]), 0.004 * std::fabs(to_float(want.y[i])) + 0.005 * y) << i;
+  }
+}
+
+TEST(TogetherEmulated, OutputProductsEndTheHalf) {
+  moe::Gate gate;
+  for (const OutputProblem& problem : {OutputProblem{1, 2, 512, 2, 128}, OutputProblem{3, 2, 512, 2, 256}}) {
+    OutputProblem plain = problem, ending = problem;
+    EndProblem half(problem.tokens, problem.out);
+    for (OutputProblem* one : {&plain, &ending}) {
+      OutputProductsArgs a = one->args();
+      if (one == &ending) a.end = half.args();
+      together::OutputParams p = together::lay_out(a, kHopper);
+      ASSERT_TRUE(p.fits);
+      p.gate = &gate;
+      const together::OutputMaps maps = together::describe_outputs(p, device::emulated_map);
+      device::emulator::run_grid(p.blocks, 1, 1, 32 * together::kOutputWarps, static_cast<size_t>(p.layout.bytes),
+                                 false, 3, [&](std::byte* shared) { together::outputs_block(p, maps, shared); });
+    }
+    EXPECT_EQ(std::memcmp(plain.y.data(), ending.y.data(), plain.y.size() * sizeof(bf16)), 0);
+    half.expect_ended(View<const bf16, 2>(ending.args().y));
   }
 }
 

@@ -8,6 +8,7 @@
 #pragma once
 
 #include "ops/op.h"
+#include "ops/residual_mix/half_end.h"
 #include "ops/weights.h"
 
 namespace fathom::ops {
@@ -29,6 +30,8 @@ struct ExpertsArgs {
   bool x_is_old = false;
   View<bf16, 2> y;     // out [T, d]
   View<float, 2> sum;  // out [T, d] in place of y, not rounded; no data: y
+  /// The half that y ends, where the variant can end it.
+  HalfEnd end;
 };
 
 Variants<ExpertsArgs> experts_variants();

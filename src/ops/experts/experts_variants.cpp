@@ -5,6 +5,13 @@
 namespace fathom::ops {
 
 void experts_ref(const ExpertsArgs& a, const Launch&);
+
+namespace {
+bool ref_can_run(const ExpertsArgs& a, const DeviceInfo&) {
+  return !a.end.streams.data;
+}
+}  // namespace
+
 void experts_cpu(const ExpertsArgs& a, const Launch& l);
 bool experts_cpu_can_run(const ExpertsArgs& a, const DeviceInfo&);
 size_t experts_cpu_workspace(const ExpertsArgs& a, const DeviceInfo&);
@@ -20,7 +27,7 @@ void experts_sm90_fast(const ExpertsArgs& a, const Launch& l);
 
 Variants<ExpertsArgs> experts_variants() {
   static constexpr Variant<ExpertsArgs> all[] = {
-      {"ref", Backend::cpu, always<ExpertsArgs>, nullptr, experts_ref},
+      {"ref", Backend::cpu, ref_can_run, nullptr, experts_ref},
       {"cpu", Backend::cpu, experts_cpu_can_run, experts_cpu_workspace, experts_cpu},
 #ifdef FATHOM_HAVE_CUDA
       {"sm80", Backend::cuda, experts_sm80_can_run, experts_cuda_workspace, experts_sm80},

@@ -19,9 +19,10 @@ __global__ void __launch_bounds__(32 * kFewDownWarps, 1)
   if constexpr (device::kForSm90) few_down<kBytes>(p, maps, shared);
 }
 
-// With 128 registers a thread nothing else would find a place on its multiprocessor.
+// All registers: the kernel behind it, two blocks of residual_mix a token, comes where no block of this one is.
 template <bool kBytes>
-__global__ void __maxnreg__(120) experts_few_both(const __grid_constant__ Params p, const __grid_constant__ Maps maps) {
+__global__ void __launch_bounds__(32 * kFewUpWarps, 1)
+    experts_few_both(const __grid_constant__ Params p, const __grid_constant__ Maps maps) {
   extern __shared__ __align__(1024) std::byte shared[];
   if constexpr (device::kForSm90) few_both<kBytes>(p, maps, shared);
 }

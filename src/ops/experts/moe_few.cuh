@@ -236,9 +236,9 @@ FATHOM_DEVICE void stage_hidden(const Params& p, uint32_t live, std::byte* rows)
 }
 
 /// y of the block's 32 rows: for each token its experts in ascending order, then the shared one. `sums`:
-/// [slot][slice][32].
+/// [slot][slice][32]. `keep`: also there, [token][32]; null: not.
 template <bool kBytes>
-FATHOM_DEVICE void few_sum(const Params& p, uint32_t live, const float* sums) {
+FATHOM_DEVICE void few_sum(const Params& p, uint32_t live, const float* sums, float* keep) {
   constexpr int kRows = 2 * kGroupRows;
   const int slices = 1 << p.log2_down_slices, first_row = device::block_x() * kRows;
   FATHOM_UNROLL_1
@@ -257,6 +257,7 @@ FATHOM_DEVICE void few_sum(const Params& p, uint32_t live, const float* sums) {
     for (int c = 0; c < p.choices; ++c)
       if (live >> (token * p.choices + c) & 1) add(token * p.choices + c, factor);
     if (p.shared_tiles > 0) add(p.tokens * p.choices + token, few_restore<kBytes>(false));
+    if (keep) keep[i] = total;
     if (p.sum)
       p.sum[token * p.sum_stride + first_row + row] = total;
     else
@@ -304,7 +305,7 @@ FATHOM_DEVICE void few_down(const Params& p, const Maps& maps, std::byte* shared
     keep_down(p, t, tokens, sum, sums, lane);
   }
   device::sync_block();
-  few_sum<kBytes>(p, tasks.tiles.live, sums);
+  few_sum<kBytes>(p, tasks.tiles.live, sums, nullptr);
 }
 
 }  // namespace fathom::ops::moe

@@ -8,8 +8,11 @@
 #pragma once
 
 #include "ops/experts/moe_few.cuh"
+#include "ops/residual_mix/end_kernel.cuh"
 
 namespace fathom::ops::moe {
+
+static_assert(2 * kGroupRows == kSumChannels && kFewUpWarps >= mix::kFewWarps * mix::kEndTokens);
 
 /// The tasks of a warp: those of up, then those of down.
 struct BothTasks {
@@ -64,7 +67,10 @@ FATHOM_DEVICE void few_both(const Params& p, const Maps& maps, std::byte* shared
   const Meeting of_group(p, shared, tasks.up.group), of_shared(p, shared, tasks.up.groups);
   if (device::warp_index() % kMaxSlices == 0 && lane == 0) of_group.init(of_group.slices);
   if (device::thread_index() == 0) of_shared.init(2 * of_group.slices);
+  const bool sums_rows = device::block_x() * (2 * kGroupRows) < p.d;
+  const mix::EndMemory end(shared + p.few_up.end);
   ring.fill(tasks);  // of the shared expert
+  if (p.end.streams && sums_rows) mix::ask_end(p.end, p.tokens, end, 32 * kFewUpWarps);
   uint32_t scales = shared_scales(tasks, 0, lane), target = 0;
   if (!p.x_is_old) device::wait_for_previous_kernel();
   stage_x<kBytes>(p, rows);
@@ -86,9 +92,9 @@ FATHOM_DEVICE void few_both(const Params& p, const Maps& maps, std::byte* shared
       stage_hidden<kBytes>(p, tasks.up.tiles.live, rows);
       device::sync_block();
     }
-    const int end = part == 0 ? tasks.up.of_shared : part == 1 ? tasks.up.count : tasks.count;
+    const int end_of_part = part == 0 ? tasks.up.of_shared : part == 1 ? tasks.up.count : tasks.count;
     FATHOM_UNROLL_1
-    for (; n < end; ++n) {
+    for (; n < end_of_part; ++n) {
       const FewTask t = tasks.get(n);
       const int tokens = few_tokens(p, t);
       const FewX x = find_x(rows, down ? p.few_down.row_pitch : p.few_up.row_pitch, down ? p.hidden_pitch : p.d, tokens,
@@ -106,8 +112,13 @@ FATHOM_DEVICE void few_both(const Params& p, const Maps& maps, std::byte* shared
         end_routed<kBytes>(p, tasks.up, of_group, t, n - tasks.up.of_shared, sum, lane);
     }
   }
+  device::copy_async_wait<0>();
   device::sync_block();
-  if (device::block_x() * (2 * kGroupRows) < p.d) few_sum<kBytes>(p, tasks.up.tiles.live, sums);
+  if (!sums_rows) return;
+  few_sum<kBytes>(p, tasks.up.tiles.live, sums, p.end.streams ? end.y : nullptr);
+  if (!p.end.streams) return;
+  device::sync_block();
+  mix::end_slice(p.end, p.tokens, end);
 }
 
 }  // namespace fathom::ops::moe

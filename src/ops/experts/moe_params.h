@@ -16,6 +16,7 @@
 #include <cstdint>
 
 #include "ops/experts/experts.h"
+#include "ops/residual_mix/end_params.h"
 
 namespace fathom::ops::moe {
 
@@ -103,6 +104,7 @@ struct FewLayout {
   int32_t warps = 0, stages = 0;                  // of a block; of a warp's ring; 0: there is no place
   int32_t scales = 0, barriers = 0, meeting = 0;  // of the rings; barriers of the rings, of the groups of warps
   int32_t rows = 0, sums = 0;                     // activations; fp32
+  int32_t end = 0;                                // what the end of a half needs
   int32_t row_pitch = 0, bytes = 0;
 };
 
@@ -125,6 +127,7 @@ struct Plan {
   FewLayout few_up, few_down;
   int few_shares = 1;   // of few_up: blocks that have the same rows of different tiles
   bool both = false;    // in one launch (moe_few_both.cuh), with the rings of few_up
+  bool ends = false;    // that launch also ends the half
   int many_blocks = 0;  // by moe_many.cuh: as many as multiprocessors; otherwise 0
   int many_tokens = 0;  // of a tile then: 32 or 64
 
@@ -149,6 +152,7 @@ struct Params {
           sum_stride = 0;  // elements
   int32_t tokens = 0, choices = 0, experts = 0, first_expert = 0, d = 0, hidden_pitch = 0;
   float limit = 10;
+  mix::End end;
   int32_t tile_tokens = 8, shared_tokens = 8, shared_tiles = 0, counters = 0;
   bool few = false;       // tiles can be found without the sort
   bool x_is_old = false;  // x may be read before the previous kernel has ended

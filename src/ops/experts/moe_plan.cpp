@@ -59,18 +59,24 @@ FewLayout few_layout(int64_t rows, int64_t width, int64_t sums, int64_t sums_of_
   return l;
 }
 
-/// One launch for both products where the rings have place beside the rows of either.
-void plan_both(Plan& p, int64_t tokens, int64_t slots, int64_t sums, int64_t sums_of_four, int64_t blocks, int sms) {
+/// One launch for both products where the rings have place beside the rows of either, and beside what the end of the
+/// half needs where that is wanted.
+void plan_both(Plan& p, int64_t tokens, int64_t slots, int64_t sums, int64_t sums_of_four, int64_t blocks, int sms,
+               bool ends) {
   static_assert(kFewUpWarps == kFewDownWarps);
   constexpr int64_t kGroups = kFewUpWarps / kMaxSlices + 1;
   const int64_t rows = std::max(tokens * p.few_up.row_pitch, slots * p.few_down.row_pitch);
   const int64_t all_sums = std::max(sums, kGroups * sums_of_four);
-  const int64_t fixed = rows + all_sums * 4 + kGroups * kFewMeeting;
+  const int64_t fixed = rows + all_sums * 4 + kGroups * kFewMeeting + (ends ? mix::kEndBytes + 16 : 0);
   const int64_t stages = fixed < kFewShared ? (kFewShared - fixed) / (kFewUpWarps * kFewWarpStage) : 0;
   p.both = stages >= 2 && blocks <= sms;
   if (!p.both) return;
   place_few(p.few_up, kFewUpWarps, stages, kGroups, rows, all_sums);
   place_few(p.few_down, kFewUpWarps, stages, kGroups, rows, all_sums);
+  p.ends = ends;
+  if (!ends) return;
+  p.few_up.end = (p.few_up.bytes + 15) / 16 * 16;
+  p.few_up.bytes = p.few_up.end + mix::kEndBytes;
 }
 
 /// The plan of moe_few.cuh, where its conditions hold.
@@ -90,7 +96,7 @@ void plan_few(Plan& p, const ExpertsArgs& a, int64_t inner, int sms) {
   constexpr int64_t kMostShares = 4;  // as many as there are tiles for with one token
   p.few_shares = static_cast<int>(std::clamp<int64_t>(sms / (inner / kGroupRows), 1, kMostShares));
   plan_both(p, tokens, slots, sums, sums_of_four, std::max(inner / kGroupRows * p.few_shares, d / (2 * kGroupRows)),
-            sms);
+            sms, a.end.streams.data != nullptr);
 }
 
 Weight pack(const ExpertWeight& w) {
@@ -189,6 +195,7 @@ Params pack(const ExpertsArgs& a, const Plan& plan) {
   p.tokens = static_cast<int32_t>(a.x.size[0]), p.choices = static_cast<int32_t>(a.expert.size[1]);
   p.experts = a.experts, p.first_expert = a.first_expert;
   p.d = static_cast<int32_t>(a.x.size[1]), p.limit = a.limit;
+  if (plan.ends) p.end = mix::pack_end(a.end);
   p.tile_tokens = plan.tile_tokens(), p.shared_tokens = plan.shared_tokens(), p.shared_tiles = plan.shared_tiles;
   p.few = p.tokens <= p.tile_tokens && p.tokens * p.choices <= 32;
   p.log2_up_slices = plan.log2_up_slices, p.log2_down_slices = plan.log2_down_slices;

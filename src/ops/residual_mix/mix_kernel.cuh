@@ -36,13 +36,13 @@ FATHOM_DEVICE void load_y(const Params& p, int token, int channel, Inputs& in) {
 struct Carried {
   float sum[kStreams], gate[kStreams];
 };
-FATHOM_DEVICE Carried carry(const Params& p, int token, const Inputs& in) {
-  const auto post = *reinterpret_cast<const device::Float4*>(p.post + token * p.post_stride);
+FATHOM_DEVICE Carried carry(const float* of_post, const float* comb, const Inputs& in) {
+  const auto post = *reinterpret_cast<const device::Float4*>(of_post);
   Carried c = {{}, {post.x, post.y, post.z, post.w}};
   device::Sum sum[kStreams];
   FATHOM_UNROLL
   for (int j = 0; j < kStreams; ++j) {
-    const auto row = *reinterpret_cast<const device::Float4*>(p.comb + token * p.comb_stride + kStreams * j);
+    const auto row = *reinterpret_cast<const device::Float4*>(comb + kStreams * j);
     const float factor[kStreams] = {row.x, row.y, row.z, row.w}, x = to_float(in.x[j]);
     FATHOM_UNROLL
     for (int k = 0; k < kStreams; ++k) {
@@ -55,6 +55,9 @@ FATHOM_DEVICE Carried carry(const Params& p, int token, const Inputs& in) {
   FATHOM_UNROLL
   for (int k = 0; k < kStreams; ++k) c.sum[k] = device::value(sum[k]);
   return c;
+}
+FATHOM_DEVICE Carried carry(const Params& p, int token, const Inputs& in) {
+  return carry(p.post + token * p.post_stride, p.comb + token * p.comb_stride, in);
 }
 
 /// X'[k] = bf(post[k] y + what is carried).
@@ -141,10 +144,29 @@ FATHOM_DEVICE void partial_block(const Params& p) {
   }
 }
 
+/// The sums of a slice of 32 channels of X' in which a warp of four has six mixes, the first the squares, too.
+/// `fn(m, k)`: of mix m of the six and stream k.
+template <typename Fn>
+FATHOM_DEVICE void few_sums(const float (&x)[kStreams], int warp, const Fn& fn, float* to) {
+  constexpr int kEach = kMixes / kFewWarps;
+  float sum[8] = {};
+  FATHOM_UNROLL
+  for (int k = 0; k < kStreams; ++k) {
+    FATHOM_UNROLL
+    for (int m = 0; m < kEach; ++m) sum[m] = fmaf(x[k], fn(m, k), sum[m]);
+    sum[kEach] = fmaf(x[k], x[k], sum[kEach]);
+  }
+  const float total = scatter_sum(sum);
+  const int lane = device::lane_index(), value = lane / 4;
+  if (lane % 4 != 0) return;
+  if (value < kEach) to[warp * kEach + value] = total;
+  if (value == kEach && warp == 0) to[kMixes] = total;
+}
+
 /// The same for few tokens, a token and slice by a block whose four warps have six mixes each: a shorter chain, and few
 /// enough registers to find a place beside the kernels of the experts. Grid (slices, tokens).
 FATHOM_DEVICE void few_partial_block(const Params& p) {
-  constexpr int kMixes = 24, kCount = kPitch<kMixes>, kEach = kMixes / kFewWarps;
+  constexpr int kCount = kPitch<kMixes>, kEach = kMixes / kFewWarps;
   const int lane = device::lane_index(), warp = device::warp_index(), slice = device::block_x();
   const int local = device::block_y(), token = p.first + local, channel = slice * kSliceChannels + lane;
   Inputs in = {};
@@ -160,22 +182,15 @@ FATHOM_DEVICE void few_partial_block(const Params& p) {
   device::let_next_kernel_start();
   if (!p.y.data) in = load_inputs(p, token, channel);
   load_y(p, token, channel, in);
-  float sum[8] = {};
+  float x[kStreams];
   FATHOM_UNROLL
   for (int k = 0; k < kStreams; ++k) {
     const bf16 v = p.y.data ? ended(carried, k, in.y) : in.x[k];
     if (p.y.data && warp == k) p.streams(token, k, channel) = v;
-    const float x = to_float(v);
-    FATHOM_UNROLL
-    for (int m = 0; m < kEach; ++m) sum[m] = fmaf(x, fn[k][m], sum[m]);
-    sum[kEach] = fmaf(x, x, sum[kEach]);
+    x[k] = to_float(v);
   }
-  const float total = scatter_sum(sum);
-  const int value = lane / 4;
-  float* to = p.partial + (int64_t{local} * p.slices + slice) * kCount;
-  if (lane % 4 != 0) return;
-  if (value < kEach) to[warp * kEach + value] = total;
-  if (value == kEach && warp == 0) to[kMixes] = total;
+  few_sums(
+      x, warp, [&](int m, int k) { return fn[k][m]; }, p.partial + (int64_t{local} * p.slices + slice) * kCount);
 }
 
 /// scale and base of the gate of this lane.
@@ -316,30 +331,25 @@ FATHOM_DEVICE void mix_channels(const device::Words4 (&in)[kStreams], const floa
 
 inline constexpr int kFinishFloats = 32 * kFinishWarps + 64;
 
-/// kPieces: d <= kPieces * 8 * kFinishThreads.
+/// Streams mixed, normalised and quantised. `rehearse`: nothing is read or stored that another kernel knows.
 template <int kMixes, int kPieces>
-FATHOM_DEVICE void finish_block(const Params& p, float* shared) {
-  if (device::block_x() == 1) return next_block<kMixes>(p, shared);
-  const GateWeights gate = load_gate<kMixes>(p);
-  device::Words4 norm[kPieces] = {};
-  FATHOM_UNROLL
-  for (int piece = 0; piece < kPieces; ++piece) {
-    const int64_t channel = 8 * (device::thread_index() + piece * kFinishThreads);
-    if (channel < p.streams.size[2]) norm[piece] = *reinterpret_cast<const device::Words4*>(&p.norm(channel));
-  }
-  device::wait_for_previous_kernel();
-  device::let_next_kernel_start();
+FATHOM_DEVICE void mix_streams(const Params& p, GateWeights gate, const device::Words4 (&norm)[kPieces], float* shared,
+                               bool rehearse) {
   const int local = device::block_y(), token = p.first + local;
   const float* mixes = shared + 32 * kFinishWarps;
-  const int64_t t = p.rows.data ? p.rows(token) : token, d = p.streams.size[2];
-  const float slices = load_slices<kMixes>(p, local);
+  const int64_t d = rehearse ? 0 : p.streams.size[2];
+  float slices = 0;
   device::Words4 in[kPieces][kStreams] = {};
-  FATHOM_UNROLL
-  for (int piece = 0; piece < kPieces; ++piece) {
-    const int64_t channel = 8 * (device::thread_index() + piece * kFinishThreads);
+  if (!rehearse) {
+    const int64_t t = p.rows.data ? p.rows(token) : token;
+    slices = load_slices<kMixes>(p, local);
     FATHOM_UNROLL
-    for (int k = 0; k < kStreams; ++k)
-      if (channel < d) in[piece][k] = *reinterpret_cast<const device::Words4*>(&p.streams(t, k, channel));
+    for (int piece = 0; piece < kPieces; ++piece) {
+      const int64_t channel = 8 * (device::thread_index() + piece * kFinishThreads);
+      FATHOM_UNROLL
+      for (int k = 0; k < kStreams; ++k)
+        if (channel < d) in[piece][k] = *reinterpret_cast<const device::Words4*>(&p.streams(t, k, channel));
+    }
   }
   add_slices<kMixes>(p, slices, gate, shared);
   float pre[kStreams], h[kPieces][8];
@@ -352,8 +362,8 @@ FATHOM_DEVICE void finish_block(const Params& p, float* shared) {
     FATHOM_UNROLL
     for (int i = 0; i < 8; ++i) squares += static_cast<double>(h[piece][i] * h[piece][i]);
   }
-  const float factor =
-      device::rms_factor(block_sum(squares, reinterpret_cast<double*>(shared)), static_cast<int>(d), p.rms_eps);
+  const float factor = device::rms_factor(block_sum(squares, reinterpret_cast<double*>(shared)),
+                                          static_cast<int>(p.streams.size[2]), p.rms_eps);
   FATHOM_UNROLL
   for (int piece = 0; piece < kPieces; ++piece) {
     const int64_t channel = 8 * (device::thread_index() + piece * kFinishThreads);
@@ -373,6 +383,29 @@ FATHOM_DEVICE void finish_block(const Params& p, float* shared) {
     const device::Words2 word{device::codes_of(v, reciprocal(scale)), device::codes_of(v + 4, reciprocal(scale))};
     *reinterpret_cast<device::Words2*>(&p.codes(token, channel)) = word;
     if (channel % 128 == 0) p.code_scale(token, channel / 128) = scale;
+  }
+}
+
+/// kPieces: d <= kPieces * 8 * kFinishThreads. kRehearse: the kernel is there long before its time, and goes through
+/// its code once, which then comes from near.
+template <int kMixes, int kPieces, bool kRehearse = false>
+FATHOM_DEVICE void finish_block(const Params& p, float* shared) {
+  if (device::block_x() == 1) return next_block<kMixes>(p, shared);
+  const GateWeights gate = load_gate<kMixes>(p);
+  device::Words4 norm[kPieces] = {};
+  FATHOM_UNROLL
+  for (int piece = 0; piece < kPieces; ++piece) {
+    const int64_t channel = 8 * (device::thread_index() + piece * kFinishThreads);
+    if (channel < p.streams.size[2]) norm[piece] = *reinterpret_cast<const device::Words4*>(&p.norm(channel));
+  }
+  FATHOM_UNROLL_1
+  for (int turn = kRehearse ? 0 : 1; turn < 2; ++turn) {  // one call: what is rehearsed is the same code
+    if (turn == 1) {
+      device::wait_for_previous_kernel();
+      device::let_next_kernel_start();
+    }
+    mix_streams<kMixes, kPieces>(p, gate, norm, shared, turn == 0);
+    if (turn == 0) device::sync_block();
   }
 }
 

@@ -16,10 +16,10 @@ __global__ void __maxnreg__(160) mix_many_partial(const __grid_constant__ Params
   __shared__ __align__(16) float shared[kManyFloats];
   many_partial_block(p, shared);
 }
-template <int kMixes, int kPieces>
+template <int kMixes, int kPieces, bool kRehearse>
 __global__ void __launch_bounds__(kFinishThreads, 1) mix_finish(const __grid_constant__ Params p) {
   __shared__ __align__(16) float shared[kFinishFloats];
-  finish_block<kMixes, kPieces>(p, shared);
+  finish_block<kMixes, kPieces, kRehearse>(p, shared);
 }
 
 int slices_of(int64_t channels) {
@@ -36,13 +36,13 @@ size_t partial_bytes(int64_t tokens, int64_t channels, int mixes) {
 
 namespace {
 
-template <int kMixes>
+template <int kMixes, bool kRehearse = false>
 void finish(const char* op, const Params& p, const Launch& l, bool early) {
   const dim3 rows(p.next_post.data ? 2 : 1, static_cast<unsigned>(p.tokens));
   if (p.streams.size[2] <= 8 * kFinishThreads)
-    device::launch(op, mix_finish<kMixes, 1>, {rows, kFinishThreads, 0, early, true}, l.stream, p);
+    device::launch(op, mix_finish<kMixes, 1, kRehearse>, {rows, kFinishThreads, 0, early, true}, l.stream, p);
   else
-    device::launch(op, mix_finish<kMixes, 2>, {rows, kFinishThreads, 0, early, true}, l.stream, p);
+    device::launch(op, mix_finish<kMixes, 2, kRehearse>, {rows, kFinishThreads, 0, early, true}, l.stream, p);
 }
 
 /// The next pass of tokens: which, and whether there is one.
@@ -61,6 +61,14 @@ void run_many(const char* op, Params p, int64_t tokens, const Launch& l) {
     device::launch(op, mix_many_partial, {grid, 32 * kManyWarps, 0, early, true}, l.stream, p);
     finish<kMixes>(op, p, l, early);
   }
+}
+
+/// The sums are there.
+void run_finish(const char* op, const ResidualMixArgs& a, const Launch& l) {
+  Params p = params(a);
+  p.tokens = static_cast<int32_t>(a.streams.size[0]), p.slices = static_cast<int32_t>(a.sums.size[1]);
+  p.partial = const_cast<float*>(a.sums.data);  // read
+  if (p.tokens > 0) finish<kMixes, true>(op, p, l, l.device.compute_capability >= 90);
 }
 
 }  // namespace
@@ -92,15 +100,16 @@ template void run<kGates>(const char* op, Params p, int64_t tokens, const Launch
 namespace fathom::ops {
 
 size_t residual_mix_sm80_workspace(const ResidualMixArgs& a, const DeviceInfo&) {
-  return a.fn.data ? mix::partial_bytes(a.streams.size[0], a.streams.size[2], kMixes) : 0;
+  return a.fn.data && !a.sums.data ? mix::partial_bytes(a.streams.size[0], a.streams.size[2], kMixes) : 0;
 }
 
 void residual_mix_sm80(const ResidualMixArgs& a, const Launch& l) {
+  if (a.sums.data) return mix::run_finish("residual_mix", a, l);
   mix::run<kMixes>("residual_mix", mix::params(a), a.streams.size[0], l);
 }
 
 void residual_mix_sm90_fast(const ResidualMixArgs& a, const Launch& l) {
-  if (!a.fn.data || a.streams.size[0] < mix::kLeastMany) return residual_mix_sm80(a, l);
+  if (!a.fn.data || a.sums.data || a.streams.size[0] < mix::kLeastMany) return residual_mix_sm80(a, l);
   mix::run_many("residual_mix", mix::params(a), a.streams.size[0], l);
 }
 

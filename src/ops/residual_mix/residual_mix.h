@@ -10,16 +10,15 @@
 //   x = RMSNorm(bf(sum_j pre[j] X[j]), norm), and its act_quant per 128 channels
 #pragma once
 
-#include "ops/op.h"
+#include "ops/residual_mix/half_end.h"
 
 namespace fathom::ops {
-
-inline constexpr int kStreams = 4;
-inline constexpr int kMixes = 24;  // 4 pre, 4 post, 16 comb
 
 struct ResidualMixArgs {
   View<bf16, 3> streams;  // [T, 4, d] read; written when `y` is given
 
+  /// [T, d / 32, 32] of a HalfEnd, whose op has ended the half (no y then); data == null: none. CUDA alone.
+  View<const float, 3> sums;
   View<const bf16, 2> y;      // [T, d] output of the half that ends; data == null: no post part
   View<const float, 2> post;  // [T, 4] from the previous call
   View<const float, 3> comb;  // [T, 4, 4]

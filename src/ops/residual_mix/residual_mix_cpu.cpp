@@ -56,7 +56,7 @@ void pre_part(const ResidualMixArgs& a, int64_t t0, int64_t m, float* f, float* 
 }  // namespace
 
 bool residual_mix_cpu_can_run(const ResidualMixArgs& a, const DeviceInfo&) {
-  return a.streams.size[1] == kStreams && a.streams.size[2] % 16 == 0 &&
+  return !a.sums.data && a.streams.size[1] == kStreams && a.streams.size[2] % 16 == 0 &&
          (a.next_comb.data == nullptr || a.next_comb.stride[1] == kStreams) &&
          (a.comb.data == nullptr || a.comb.stride[1] == kStreams);
 }

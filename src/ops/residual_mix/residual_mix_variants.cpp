@@ -4,6 +4,7 @@
 // sm80 wants rows that begin at multiples of 16 bytes, post and comb dense in each token.
 // Where y is given, streams, post and comb are read before the previous kernel of the stream has ended: it must not
 // write them.
+#include "ops/residual_mix/end_params.h"
 #include "ops/residual_mix/residual_mix.h"
 
 namespace fathom::ops {
@@ -11,6 +12,12 @@ namespace fathom::ops {
 void residual_mix_ref(const ResidualMixArgs& a, const Launch&);
 void residual_mix_cpu(const ResidualMixArgs& a, const Launch& l);
 bool residual_mix_cpu_can_run(const ResidualMixArgs& a, const DeviceInfo&);
+
+namespace {
+bool ref_can_run(const ResidualMixArgs& a, const DeviceInfo&) {
+  return !a.sums.data;
+}
+}  // namespace
 
 #ifdef FATHOM_HAVE_CUDA
 size_t residual_mix_sm80_workspace(const ResidualMixArgs& a, const DeviceInfo&);
@@ -29,6 +36,9 @@ bool sm80_can_run(const ResidualMixArgs& a, const DeviceInfo& d) {
               channels % 128 == 0 && channels <= kMostChannels && a.streams.stride[0] % 8 == 0 &&
               a.streams.stride[1] % 8 == 0;
   if (a.y.data) good = good && dense(a.post.stride[0], a.comb);
+  if (a.sums.data)
+    good = good && a.fn.data && !a.y.data && a.streams.size[0] <= mix::kEndTokens &&
+           a.sums.size[1] == channels / kSumChannels && a.sums.stride[0] == a.sums.size[1] * kSumPitch;
   if (a.fn.data)
     good = good && dense(a.next_post.stride[0], a.next_comb) && a.x.stride[0] % 8 == 0 && a.x_codes.stride[0] % 8 == 0;
   return good;
@@ -43,7 +53,7 @@ bool sm90_fast_can_run(const ResidualMixArgs& a, const DeviceInfo& d) {
 
 Variants<ResidualMixArgs> residual_mix_variants() {
   static constexpr Variant<ResidualMixArgs> all[] = {
-      {"ref", Backend::cpu, always<ResidualMixArgs>, nullptr, residual_mix_ref},
+      {"ref", Backend::cpu, ref_can_run, nullptr, residual_mix_ref},
       {"cpu", Backend::cpu, residual_mix_cpu_can_run, nullptr, residual_mix_cpu},
 #ifdef FATHOM_HAVE_CUDA
       {"sm80", Backend::cuda, sm80_can_run, residual_mix_sm80_workspace, residual_mix_sm80},

@@ -11,6 +11,7 @@
 
 #include "ops/device/rows.cuh"
 #include "ops/experts/moe_few_both.cuh"
+#include "ops/residual_mix/end_kernel.cuh"
 #include "ops/together/outputs_plan.h"
 
 namespace fathom::ops::together {
@@ -41,7 +42,7 @@ struct OutputTasks {
   FATHOM_DEVICE int row_of(const moe::FewTask& t, int) const { return first_row(t.down) + t.part * moe::kGroupRows; }
   FATHOM_DEVICE int log2_slices(const moe::FewTask& t) const { return 4 - log2_tiles(t.down); }
 };
-static_assert(kOutputWarps == 16);
+static_assert(kOutputWarps == 16 && kOutputRows == kSumChannels);
 
 /// The power of two that takes values of at most `most` to fp16: the largest becomes 2^14 to 2^15.
 FATHOM_DEVICE uint32_t exponent_of(float most) {
@@ -138,8 +139,10 @@ FATHOM_DEVICE void multiply_task(float (&total)[4], moe::FewRing& ring, const Ou
   }
 }
 
-/// Adds the slices of the block's rows and stores them as bf16; all threads.
-FATHOM_DEVICE void finish_rows(const OutputParams& p, const OutputTasks& tasks, bool second, const float* sums) {
+/// Adds the slices of the block's rows and stores them as bf16; all threads. `keep`: those of wo_b also there,
+/// [token][32]; null: not.
+FATHOM_DEVICE void finish_rows(const OutputParams& p, const OutputTasks& tasks, bool second, const float* sums,
+                               float* keep) {
   const int log2 = 4 + tasks.log2_tiles(second), rows = 1 << log2, slices = 16 >> tasks.log2_tiles(second);
   const int first_row = tasks.first_row(second);
   bf16* to = second ? p.y : p.z;
@@ -151,6 +154,7 @@ FATHOM_DEVICE void finish_rows(const OutputParams& p, const OutputTasks& tasks, 
     FATHOM_UNROLL_1
     for (int s = 0; s < slices; ++s) total += sums[((s << log2) + row) * p.tokens + token];
     to[token * stride + first_row + row] = to_bf16(total);
+    if (second && keep) keep[i] = total;
   }
 }
 
@@ -160,6 +164,8 @@ FATHOM_DEVICE void outputs_block(const OutputParams& p, const OutputMaps& maps, 
   const OutputTasks tasks{p, maps, device::uniform(device::warp_index())};
   moe::FewRing ring(p.layout, shared, lane);
   ring.fill(tasks);
+  const mix::EndMemory end(shared + p.layout.end);
+  if (p.end.streams) mix::ask_end(p.end, p.tokens, end, 32 * kOutputWarps);
   const uint32_t scales[2] = {moe::shared_scales(tasks, 0, lane), moe::shared_scales(tasks, 1, lane)};
   std::byte* rows = shared + p.layout.rows;
   auto* sums = reinterpret_cast<float*>(shared + p.layout.sums);
@@ -186,9 +192,13 @@ FATHOM_DEVICE void outputs_block(const OutputParams& p, const OutputMaps& maps, 
                   lane);
     const int place = ((t.slice << tasks.log2_tiles(second)) + t.part) * moe::kGroupRows;
     moe::for_few_sums(sum, p.tokens, lane, [&](int i, int row, float v) { sums[(place + row) * p.tokens + i] = v; });
+    if (second) device::copy_async_wait<0>();
     device::sync_block();
-    finish_rows(p, tasks, second, sums);
+    finish_rows(p, tasks, second, sums, p.end.streams ? end.y : nullptr);
   }
+  if (!p.end.streams) return;
+  device::sync_block();
+  mix::end_slice(p.end, p.tokens, end);
 }
 
 }  // namespace fathom::ops::together

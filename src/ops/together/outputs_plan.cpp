@@ -15,13 +15,13 @@ moe::Weight pack(const Fp8Weight& w) {
 }
 
 /// Rings of as many stages as there is place for; false where that is less than two.
-bool place(OutputParams& p, int64_t columns) {
+bool place(OutputParams& p, int64_t columns, bool ends) {
   constexpr int64_t kStage = kOutputWarps * (moe::kFewStage + int64_t{sizeof(uint64_t)});
   constexpr int64_t kSums = int64_t{kOutputWarps} * moe::kGroupRows * sizeof(float);  // of a token
   p.x_pitch = p.a.blocks * moe::kBlockBytes + 64, p.z_pitch = p.b.blocks * moe::kBlockBytes + 64;
   const int64_t rows = int64_t{p.tokens} * std::max(p.x_pitch, p.z_pitch), sums = p.tokens * kSums;
   const int64_t scales = columns / moe::kBlock * kScaledTokens * int64_t{sizeof(float)};
-  const int64_t fixed = rows + sums + scales;
+  const int64_t fixed = rows + sums + scales + (ends ? mix::kEndBytes + 16 : 0);
   if (fixed + 2 * kStage > moe::kFewShared) return false;
   moe::FewLayout& l = p.layout;
   l.warps = kOutputWarps;
@@ -31,6 +31,7 @@ bool place(OutputParams& p, int64_t columns) {
   l.sums = static_cast<int32_t>(l.rows + rows);
   p.scales = static_cast<int32_t>(l.sums + sums);
   l.bytes = static_cast<int32_t>(p.scales + scales);
+  if (ends) l.end = (l.bytes + 15) / 16 * 16, l.bytes = l.end + mix::kEndBytes;
   return true;
 }
 
@@ -61,7 +62,10 @@ OutputParams lay_out(const OutputProductsArgs& a, const DeviceInfo& device) {
   p.z = h.z.data, p.z_stride = h.z.stride[0], p.y = a.y.data, p.y_stride = a.y.stride[0];
   p.tokens = static_cast<int32_t>(h.o.size[0]), p.rank = static_cast<int32_t>(rank);
   p.group_heads = static_cast<int32_t>(h.o.size[1] / h.groups);
-  p.fits = place(p, std::max(rows, columns));
+  const bool ends = a.end.streams.data != nullptr;
+  if (ends && !mix::end_fits(a.end, p.tokens, out)) return p;
+  if (ends) p.end = mix::pack_end(a.end);
+  p.fits = place(p, std::max(rows, columns), ends);
   return p;
 }
 

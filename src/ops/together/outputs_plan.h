@@ -2,6 +2,7 @@
 #pragma once
 
 #include "ops/experts/moe_params.h"
+#include "ops/residual_mix/end_params.h"
 #include "ops/together/together.h"
 
 namespace fathom::ops::together {
@@ -17,6 +18,7 @@ struct OutputParams {
   bf16 *z = nullptr, *y = nullptr;
   int64_t z_stride = 0, y_stride = 0;  // elements
   moe::Gate* gate = nullptr;
+  mix::End end;
   moe::FewLayout layout;  // rings, activations (rows), then sums
   int32_t scales = 0;     // of activations, in shared memory
   int32_t x_pitch = 0, z_pitch = 0;

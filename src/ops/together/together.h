@@ -15,6 +15,7 @@
 #include "ops/linear/linear.h"
 #include "ops/output_project/output_project.h"
 #include "ops/query/query.h"
+#include "ops/residual_mix/half_end.h"
 #include "ops/window_write/window_write.h"
 
 namespace fathom::ops {
@@ -44,6 +45,7 @@ struct OutputProductsArgs {
   OutputProjectArgs heads;  // z_codes and z_scale are not written
   Fp8Weight wo_b;
   View<bf16, 2> y;  // out [T, rows of wo_b]
+  HalfEnd end;      // the half that y ends
 };
 
 /// CUDA alone: elsewhere there is nothing to be saved.
