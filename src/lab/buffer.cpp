@@ -112,7 +112,9 @@ class Comparison {
       accumulate_equal(begin, end);
       return;
     }
-    double largest = buffer_.tolerance.least, error = 0, norm = 0;
+    const std::vector<double>& least = buffer_.tolerance.least;
+    const auto row = static_cast<size_t>(begin / std::max<int64_t>(1, buffer_.row));
+    double largest = least.empty() ? 0 : least[std::min(row, least.size() - 1)], error = 0, norm = 0;
     for (int64_t i = begin; i < end; ++i)
       if (const double w = std::fabs(element(buffer_.type, want_.data(), i)); std::isfinite(w))
         largest = std::max(largest, w);

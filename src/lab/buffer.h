@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/small_floats.h"
@@ -47,17 +48,18 @@ struct Tolerance {
   /// Elements whose error is below slack * (largest magnitude of the row) pass in any case: results that cancel to
   /// almost nothing have no meaningful last bit. Only for bf16_ulp.
   double slack = 0;
-  /// What the largest magnitude of a row is taken for at least, for short rows that may cancel as a whole.
-  double least = 0;
+  /// What the largest magnitude of each row is taken for at least, for short rows that may cancel as a whole; rows
+  /// behind the last have its value, and none means 0.
+  std::vector<double> least = {};
 
   static Tolerance exact() { return {}; }
-  static Tolerance bf16_ulp(int steps, double slack = 1e-6, double least = 0) {
-    return {Kind::bf16_ulp, static_cast<double>(steps), slack, least};
+  static Tolerance bf16_ulp(int steps, double slack = 1e-6, std::vector<double> least = {}) {
+    return {Kind::bf16_ulp, static_cast<double>(steps), slack, std::move(least)};
   }
   /// Over the whole buffer; a single row may reach four times the limit.
-  static Tolerance relative_l2(double limit) { return {Kind::relative_l2, limit}; }
+  static Tolerance relative_l2(double limit) { return {Kind::relative_l2, limit, 0, {}}; }
   /// Values are judged by a property of the case; only written and unwritten elements (NaN) must agree.
-  static Tolerance by_property() { return {Kind::by_property}; }
+  static Tolerance by_property() { return {Kind::by_property, 0, 0, {}}; }
 };
 
 struct Buffer {

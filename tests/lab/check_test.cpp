@@ -165,6 +165,22 @@ TEST(Check, ABf16StepIsCountedInSteps) {
       "2 steps of bf16", Tolerance::bf16_ulp(1, 0));
 }
 
+TEST(Check, ElementsThatCancelAreJudgedByTheSizeThatTheirOwnRowIsTakenFor) {
+  const std::vector<bf16> want = {to_bf16(1e-3f), to_bf16(1e-3f), to_bf16(1e-3f)};
+  const auto verdict = [&](size_t changed, std::vector<double> least) {
+    Buffer b{"y", Role::out, DType::bf16, Tolerance::bf16_ulp(1, 1e-3, std::move(least)), 1, 256, {}};
+    std::vector<bf16> got = want;
+    got[changed] = to_bf16(1.5e-3f);
+    b.bytes.resize(want.size() * sizeof(bf16));
+    return compare(b, std::as_bytes(std::span(got)), std::as_bytes(std::span(want))).ok;
+  };
+  EXPECT_FALSE(verdict(0, {}));
+  EXPECT_TRUE(verdict(0, {1, 0.1}));
+  EXPECT_FALSE(verdict(1, {1, 0.1}));
+  EXPECT_FALSE(verdict(2, {1, 0.1}));
+  EXPECT_TRUE(verdict(2, {0.1, 1}));
+}
+
 TEST(Check, OneBadRowFailsEvenWhenTheWholeIsClose) {
   Buffer b{"y", Role::out, DType::f32, Tolerance::relative_l2(1e-2), 4, 256, {}};
   std::vector<float> want(4000, 1.0f), got = want;
