@@ -254,19 +254,19 @@ std::vector<std::unique_ptr<Block>> make_blocks(int x, int y, int z, int threads
 bool run_warp(Block& block, int warp, std::mt19937& random) {
   bool ran_any = false;
   int order[32];
+  uint32_t rests = 0;  // lanes that poll: other warps run before they look again
   std::iota(order, order + 32, 0);
   for (bool ran = true; ran;) {
     ran = false;
     std::shuffle(order, order + 32, random);
     for (int lane : order) {
       Fiber& f = block.fibers[warp * 32 + lane];
-      if (f.done || (f.waits_on && *f.waits_on == f.waits_for)) continue;
-      const bool polls = f.waits_on == nullptr;
+      if (f.done || rests >> lane & 1 || (f.waits_on && *f.waits_on == f.waits_for)) continue;
       f.waits_on = nullptr;
       machine().current = &f;
       switch_context(machine().scheduler, f.context);
-      ran_any = true;
-      if (!polls || f.waits_on) ran = true;  // a polling lane lets other warps run
+      ran = ran_any = true;
+      if (!f.waits_on) rests |= 1u << lane;
     }
   }
   return ran_any;

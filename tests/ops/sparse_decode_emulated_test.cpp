@@ -27,6 +27,30 @@ struct Run {
   int splits = 1;
   int64_t patience = 1000000;
   unsigned seed = 1;
+  bool mail = false;
+};
+
+/// What launches leave for the next one, of any shape.
+struct Memory {
+  static constexpr int64_t kPlaceBytes = 2 << 20;
+  std::vector<uint64_t> arrivals;
+  sparse_decode::MailCount mail;
+  std::vector<device::Packet> places;
+  uint64_t launches = 0;
+
+  void lend(Params& p, int blocks) {
+    places.resize(2 * kPlaceBytes / sizeof(places[0]));
+    p.mail = &mail, p.places = reinterpret_cast<std::byte*>(places.data()), p.place_bytes = kPlaceBytes;
+    p.all_blocks = blocks;
+  }
+  /// After a launch whose blocks had room for `bytes` of mail: counted, and nothing lies in the place of the next one.
+  void expect_ready(size_t bytes) {
+    ASSERT_LE(bytes, static_cast<size_t>(kPlaceBytes));
+    EXPECT_EQ(mail.launches, ++launches << sparse_decode::kMailShift);
+    EXPECT_EQ(mail.used[(launches - 1) % 2], bytes);
+    const auto* next = reinterpret_cast<const std::byte*>(places.data()) + launches % 2 * kPlaceBytes;
+    EXPECT_TRUE(std::all_of(next, next + kPlaceBytes, [](std::byte b) { return b == std::byte{0}; }));
+  }
 };
 
 /// The warpgroup kernel.
@@ -43,7 +67,7 @@ template <int kTiles>
 inline constexpr bool kIsWideBurst<sparse_decode::wide::BurstLayout<kTiles>> = true;
 
 template <typename G>
-void run_emulated(SparseCase& c, const Run& run, std::vector<uint64_t>& arrivals) {
+void run_emulated(SparseCase& c, const Run& run, Memory& memory) {
   Params p = sparse_decode::pack(c.args());
   int tokens = c.shape.tokens;
   if constexpr (sparse_decode::kTakesRequests<G>) {
@@ -53,10 +77,11 @@ void run_emulated(SparseCase& c, const Run& run, std::vector<uint64_t>& arrivals
   }
   const int groups = (p.heads + G::kHeads - 1) / G::kHeads;
   const size_t units = static_cast<size_t>(tokens) * groups;
-  arrivals.resize(units);
+  memory.arrivals.resize(std::max(units, memory.arrivals.size()));
   std::vector<float> state(units * run.splits * sparse_decode::Partials<G>::kStateFloats, NAN);
   std::vector<uint64_t> partial(units * run.splits * G::kQuads, ~uint64_t{0});
-  p.arrivals = arrivals.data(), p.state = state.data(), p.partial = partial.data(), p.patience = run.patience;
+  if (run.mail) memory.lend(p, static_cast<int>(units) * run.splits);
+  p.arrivals = memory.arrivals.data(), p.state = state.data(), p.partial = partial.data(), p.patience = run.patience;
   sparse_decode::divide(p, std::is_same_v<G, Wide> ? 64 : 16, run.splits);
   const auto grid = [&](int threads, bool cluster, auto block) {
     device::emulator::run_grid(run.splits, groups, tokens, threads, G::kSharedBytes, cluster, run.seed, block);
@@ -72,15 +97,16 @@ void run_emulated(SparseCase& c, const Run& run, std::vector<uint64_t>& arrivals
          [&](std::byte* shared) { sparse_decode::burst_block<G>(p, shared); });
   else
     grid(sparse_decode::kThreads, false, [&](std::byte* shared) { sparse_decode::decode_block<G>(p, shared); });
+  if constexpr (kIsBurst<G> || kIsWideBurst<G>)
+    if (run.mail) memory.expect_ready(units * run.splits * sparse_decode::Mail<G>::kBytes);
 }
 
 template <typename G>
-void expect_right(const SparseCaseShape& shape, const Run& run, const std::string& what) {
+void expect_right(const SparseCaseShape& shape, const Run& run, const std::string& what, Memory& memory) {
   SparseCase c = make_sparse_case(shape);
-  std::vector<uint64_t> arrivals;
   for (int launch = 0; launch < 2; ++launch) {  // the second on the counters that the first left
     c.poison();
-    run_emulated<G>(c, run, arrivals);
+    run_emulated<G>(c, run, memory);
     const SparseComparison got = compare_sparse(c);
     EXPECT_EQ(got.failure, "") << what;
     // Few rows may sit where even the exact output rounds badly.
@@ -89,6 +115,12 @@ void expect_right(const SparseCaseShape& shape, const Run& run, const std::strin
     if (std::getenv("FATHOM_TEST_VERBOSE"))
       printf("%s: %.3g, lse %.2g\n", what.c_str(), got.relative_l2, got.worst_lse);
   }
+}
+
+template <typename G>
+void expect_right(const SparseCaseShape& shape, const Run& run, const std::string& what) {
+  Memory memory;
+  expect_right<G>(shape, run, what, memory);
 }
 
 using V4Small = Geometry<RowFormat::v4, 1, 1, 8>;
@@ -278,6 +310,38 @@ TEST(SparseDecodeEmulated, WarpgroupKernelForFewRowsFallsBackToBf16) {
   expect_right<sparse_decode::wide::BurstLayout<3>>(s, {2, 1 << 30, 56}, "large scales");
 }
 
+TEST(SparseDecodeEmulated, SplitsCombineByMailWhateverTheLaunchBeforeLeft) {
+  using sparse_decode::wide::BurstLayout;
+  Memory memory;
+  SparseCaseShape s;
+  s.tokens = 2, s.heads = 72, s.window_most = 20, s.extra_most = 55, s.window_length = {20, 3},
+  s.extra_length = {55, 40};
+  expect_right<BurstLayout<2>>(s, {3, 1, 61, true}, "wide, 2 tiles", memory);
+  s.heads = 40, s.window_length = {0, 20}, s.extra_length = {9, 30};
+  expect_right<Burst<2, 1, 3, 0>>(s, {4, 1, 62, true}, "32 heads, a token alone", memory);
+  s.tokens = 1, s.heads = 64, s.extra_most = 220, s.window_length = s.extra_length = {};
+  expect_right<BurstLayout<2>>(s, {9, 1, 63, true}, "wide, more than 8 splits", memory);
+  s.heads = 16, s.masked = 0.9;
+  expect_right<Burst<1, 1, 2, 0>>(s, {12, 1, 64, true}, "16 heads, 12 splits", memory);
+  s.masked = 1;
+  expect_right<Burst<1, 1, 5, 0>>(s, {3, 1, 65, true}, "masked", memory);
+  s.masked = 0, s.extra_most = 60, s.query_scale = 1e-2, s.largest_scale = 140;
+  expect_right<Burst<4, 2, 3, 0>>(s, {2, 1, 66, true}, "64 heads a block, large scales", memory);
+  s.heads = 64;
+  expect_right<BurstLayout<3>>(s, {2, 1, 67, true}, "wide, large scales", memory);
+}
+
+TEST(SparseDecodeEmulated, MailGivesTheBitsOfAMeeting) {
+  SparseCaseShape s;
+  s.heads = 32, s.window_most = 20, s.extra_most = 100;
+  SparseCase met = make_sparse_case(s), mailed = met;
+  Memory memory;
+  run_emulated<Burst<2, 1, 3, 0>>(met, {3, 1 << 30, 68}, memory);
+  run_emulated<Burst<2, 1, 3, 0>>(mailed, {3, 1, 69, true}, memory);
+  EXPECT_TRUE(std::equal(met.out.begin(), met.out.end(), mailed.out.begin()));
+  EXPECT_TRUE(std::equal(met.lse.begin(), met.lse.end(), mailed.lse.begin()));
+}
+
 /// The tokens of a request see the rows of its first token, but for every `nth` column.
 void share_rows(SparseCase& c, int nth) {
   const auto share = [&](std::vector<int32_t>& index, int most) {
@@ -294,10 +358,10 @@ template <typename G>
 void expect_packed_right(const SparseCaseShape& shape, const Run& run, int nth, const std::string& what) {
   SparseCase c = make_sparse_case(shape);
   share_rows(c, nth);
-  std::vector<uint64_t> arrivals;
+  Memory memory;
   for (int launch = 0; launch < 2; ++launch) {
     c.poison();
-    run_emulated<G>(c, run, arrivals);
+    run_emulated<G>(c, run, memory);
     const SparseComparison got = compare_sparse(c);
     EXPECT_EQ(got.failure, "") << what;
     EXPECT_LE(got.relative_l2, std::max(kToleranceWithRope, 1.06 * got.rounding_l2)) << what;
@@ -331,8 +395,8 @@ TEST(SparseDecodeEmulated, GivesTheSameBitsAloneAndInABatch) {
   s.tokens = 3, s.heads = 16, s.window_most = 16, s.extra_most = 90, s.extra_length = {90, 33, 70},
   s.window_length = {16, 16, 9};
   SparseCase batch = make_sparse_case(s);
-  std::vector<uint64_t> arrivals;
-  run_emulated<V4Small>(batch, {4, 1 << 30, 13}, arrivals);
+  Memory memory, fresh;
+  run_emulated<V4Small>(batch, {4, 1 << 30, 13}, memory);
   SparseCase alone = batch;
   alone.shape.tokens = 1;
   const size_t width = 16 * kHeadDim;
@@ -341,7 +405,6 @@ TEST(SparseDecodeEmulated, GivesTheSameBitsAloneAndInABatch) {
   std::copy(batch.extra_index.begin() + 180, batch.extra_index.end(), alone.extra_index.begin());
   alone.window_length = {9}, alone.extra_length = {70}, alone.position = {batch.position[2]};
   alone.poison();
-  std::vector<uint64_t> fresh;
   run_emulated<V4Small>(alone, {4, 0, 14}, fresh);
   EXPECT_TRUE(std::equal(alone.out.begin(), alone.out.begin() + width, batch.out.begin() + 2 * width));
   EXPECT_TRUE(std::equal(alone.lse.begin(), alone.lse.begin() + 16, batch.lse.begin() + 32));

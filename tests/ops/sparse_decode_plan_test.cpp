@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "base/error.h"
+#include "ops/sparse_attention/decode_layout.h"
 #include "ops/sparse_attention/decode_params.h"
 #include "ops/sparse_attention/decode_plan.h"
 
@@ -117,6 +118,26 @@ TEST(SparseDecodePlan, WaitsOnlyWhenAllBlocksAreResident) {
         EXPECT_LE(blocks, per_sm * device.sm_count);
       }
     }
+}
+
+TEST(SparseDecodePlan, MailsOnlyWhenAllBlocksAreResident) {
+  for (const DeviceInfo& device : {kH200, kRtx})
+    for (int64_t tokens : {1, 2, 4, 8, 16, 32, 64, 128, 300})
+      for (int64_t rows : {128, 640, 1152, 8320}) {
+        const auto args = shapes(tokens, 64, rows);
+        const Plan plan = choose_plan(args, device, device.compute_capability == 90);
+        if (!plan.mail) continue;
+        EXPECT_GT(plan.patience, 0);
+        EXPECT_LE(plan.splits, kMostMailSplits);
+        const int64_t blocks = tokens * ((64 + plan.block_heads - 1) / plan.block_heads) * plan.splits;
+        EXPECT_LE(blocks * plan.block_heads, 64 * kMostMailBlocks);
+        EXPECT_EQ(workspace_for(args, plan).zeroed, workspace_for(args, plan).total);
+      }
+  EXPECT_TRUE(choose_plan(shapes(8, 64, 640), kH200, true).mail);
+  EXPECT_TRUE(choose_plan(shapes(16, 64, 640), kH200, true).mail);
+  EXPECT_FALSE(choose_exact_plan(shapes(8, 64, 640), kH200).mail);
+  EXPECT_EQ(choose_plan(shapes(6, 8, 640), kH200, true).cluster, 16);
+  EXPECT_EQ(choose_plan(shapes(2, 64, 640), kH200, true).cluster, 8);
 }
 
 TEST(SparseDecodePlan, CountersLieAtTheSamePlaceForEveryShape) {

@@ -162,7 +162,7 @@ struct Workplace {
 /// Median microseconds of one call, or a negative number when the plan cannot run.
 double time_plan(Workplace& w, const Rotation& r, const ops::DeviceInfo& device, const Plan& plan, int replays) {
   if (ops::sparse_decode::workspace_for(r.sets[0], plan).total > w.memory.bytes()) return -1;
-  check(cudaMemsetAsync(w.memory.data(), 0, 4 << 20, w.stream), "cudaMemset");
+  check(cudaMemsetAsync(w.memory.data(), 0, 32 << 20, w.stream), "cudaMemset");
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t exec = nullptr;
   check(cudaStreamBeginCapture(w.stream, cudaStreamCaptureModeThreadLocal), "capture");
@@ -296,9 +296,20 @@ std::vector<Plan> grid_of_plans(const BenchShape& s, const ops::DeviceInfo& devi
   return plans;
 }
 
+/// The same plans with partial results by mail, where all blocks are resident.
+void add_mail_plans(std::vector<Plan>& plans) {
+  const size_t count = plans.size();
+  for (size_t i = 0; i < count; ++i) {
+    Plan plan = plans[i];
+    if (!plan.burst || plan.cluster || plan.patience == 0 || plan.splits == 1 || plan.splits > 16) continue;
+    plan.mail = true;
+    plans.push_back(plan);
+  }
+}
+
 std::string text_of(const Plan& p) {
   char text[64];
-  std::snprintf(text, sizeof(text), "%dx%d%s%s", p.block_heads, p.splits,
+  std::snprintf(text, sizeof(text), "%dx%d%s%s%s", p.block_heads, p.splits,
                 p.wide       ? p.cluster ? "wc"
                                : p.burst ? "wb"
                                          : "w"
@@ -306,7 +317,7 @@ std::string text_of(const Plan& p) {
                 : p.burst    ? "b"
                 : p.pack > 1 ? "p"
                              : "",
-                p.overlap ? "o" : "");
+                p.mail ? "m" : "", p.overlap ? "o" : "");
   return text;
 }
 
@@ -335,14 +346,15 @@ void bench_attention(const ops::DeviceInfo& device, bool all_plans, const std::s
     const Rotation cold(s, in, Fresh::rows), warm(s, in, Fresh::nothing), fresh(s, in, Fresh::everything);
     std::pair<double, Plan> best[2] = {{1e30, {}}, {1e30, {}}};
     std::vector<std::pair<double, Plan>> timed;
-    if (all_plans)
-      for (const Plan& plan : grid_of_plans(s, device)) {
-        const double us = time_plan(w, cold, device, plan, 5);
-        std::printf("plan %-16s %-8s %8.2f us\n", s.name, text_of(plan).c_str(), us);
-        if (us > 0) timed.push_back({us, plan});
-        if (us > 0 && us < best[plan.wide || plan.overlap || plan.cluster].first)
-          best[plan.wide || plan.overlap || plan.cluster] = {us, plan};
-      }
+    std::vector<Plan> plans;
+    if (all_plans) plans = grid_of_plans(s, device), add_mail_plans(plans);
+    for (const Plan& plan : plans) {
+      const double us = time_plan(w, cold, device, plan, 5);
+      std::printf("plan %-16s %-8s %8.2f us\n", s.name, text_of(plan).c_str(), us);
+      if (us > 0) timed.push_back({us, plan});
+      if (us > 0 && us < best[plan.wide || plan.overlap || plan.cluster].first)
+        best[plan.wide || plan.overlap || plan.cluster] = {us, plan};
+    }
     time_fresh(w, s, fresh, device, timed);
     const Plan chosen = ops::sparse_decode::choose_plan(cold.sets[0], device, false);
     const Plan chosen_sm90 = ops::sparse_decode::choose_plan(cold.sets[0], device, true);

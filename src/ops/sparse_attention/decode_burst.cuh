@@ -11,6 +11,7 @@
 #include "ops/sparse_attention/decode_combine.cuh"
 #include "ops/sparse_attention/decode_exchange.cuh"
 #include "ops/sparse_attention/decode_kernel.cuh"
+#include "ops/sparse_attention/decode_mail.cuh"
 
 namespace fathom::ops::sparse_decode {
 
@@ -358,6 +359,9 @@ FATHOM_DEVICE void burst_block(const Params& p, std::byte* shared_base) {
   const int token = device::block_z(), first_head = device::block_y() * G::kHeads;
 
   ask_for_sinks<G>(shared, p, first_head);  // part of the group of the rows
+  const bool by_mail = G::kCluster == 0 && p.mail;
+  MailTurn turn;
+  if (by_mail) turn = MailTurn::load(p);
   const bool turns = p.position && place.warp == 1;
   Angle angle;
   if (turns) angle = Angle::load(p, token, place.lane);
@@ -368,6 +372,7 @@ FATHOM_DEVICE void burst_block(const Params& p, std::byte* shared_base) {
   if (G::kCluster == 0 && static_cast<int>(device::block_x()) >= share.blocks) {
     device::copy_async_commit();
     device::copy_async_wait<0>();
+    if (by_mail) skip_mail<G>(p, turn);
     return;
   }
   gather_rows<G>(shared, p.q, place, mine);
@@ -376,7 +381,10 @@ FATHOM_DEVICE void burst_block(const Params& p, std::byte* shared_base) {
   if constexpr (G::kCluster > 0) {
     if (place.thread == 0) expect_messages<G>(shared, share.blocks);
   } else {
-    if (share.blocks > 1 && place.thread == 0) remember_arrivals(shared, arrivals_before(p));
+    if (by_mail)
+      turn.clear(p);
+    else if (share.blocks > 1 && place.thread == 0)
+      remember_arrivals(shared, arrivals_before(p));
   }
   if (turns) prepare_rotation(shared, angle, place.lane);
   const Offsets<G> at(place);
@@ -386,6 +394,7 @@ FATHOM_DEVICE void burst_block(const Params& p, std::byte* shared_base) {
     arrange_burst_query<G>(place, raw, query);
     device::copy_async_wait<0>();
     device::sync_block();
+    if (by_mail && place.thread == 0) turn.count(p, Mail<G>::kBytes);
     score_rows<G>(shared, place, at, query);
     device::sync_block();
     softmax_rows<G>(shared, place, at, p);
@@ -397,6 +406,12 @@ FATHOM_DEVICE void burst_block(const Params& p, std::byte* shared_base) {
   if constexpr (G::kCluster > 0) {
     exchange<G>(shared, p, place, token, first_head, share.blocks, output);
   } else {
+    if (by_mail && share.blocks > 1) {
+      const Mail<G> mail(p, turn, this_unit());
+      post<G>(shared, mail, output);
+      collect<G>(shared, p, mail, token, first_head, share.blocks);
+      return;
+    }
     if (share.blocks == 1) device::sync_block();  // the rows' memory takes the rounded output
     finish<G>(shared, p, share.blocks, output);
   }

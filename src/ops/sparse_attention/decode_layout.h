@@ -25,6 +25,9 @@ inline constexpr int kRopeGroup = 7;  // the slice that carries RoPE
 inline constexpr int kRingTiles = 8;  // tiles whose row addresses are kept
 inline constexpr int kMostSplits = 32;
 
+/// Partial results by mail (decode_mail.cuh): at most so many splits, bytes a block, blocks a launch.
+inline constexpr int kMostMailSplits = 16, kMostMailBytes = 72 * 1024, kMostMailBlocks = 192;
+
 /// Physical row, within a tile, of the row at logical position p. With a row stride of 96 (mod 128) bytes this makes
 /// both kinds of access conflict-free: K pieces of positions (2i, 2i+1), and V pieces of positions 2t + const.
 FATHOM_HOST_DEVICE constexpr int physical_row(int p) {

@@ -1,6 +1,7 @@
 // The arguments of the decode kernel as plain data, and the rule that divides a token's rows among blocks.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "ops/kv_rows.h"
@@ -52,6 +53,13 @@ FATHOM_HOST_DEVICE constexpr Share share_of(int rows, int tile_rows, int splits,
   return {first, left < 0 ? 0 : (left < each ? left : each), (tiles + each - 1) / each};
 }
 
+/// In the workspace, for launches that mail partial results (decode_mail.cuh): how many there were, times
+/// kMailArrivals, and how many bytes of either place the last one to use it has written.
+struct alignas(16) MailCount {
+  uint64_t launches = 0;
+  uint32_t used[2] = {};
+};
+
 struct Params {
   const uint16_t* q = nullptr;
   int64_t q_token_stride = 0, q_head_stride = 0;
@@ -79,6 +87,10 @@ struct Params {
   float* state = nullptr;        // [units][splits]: [block heads][2], then [block heads / 16][8] factors
   uint64_t* partial = nullptr;   // [units][splits][quads], four fp16 each
   int64_t patience = 0;          // cycles to wait for the other splits before leaving the work to the last of them
+  MailCount* mail = nullptr;     // null: through `arrivals`; else by mail, in one of two places
+  std::byte* places = nullptr;
+  int64_t place_bytes = 0;
+  int32_t all_blocks = 0;  // of the grid
 };
 
 }  // namespace fathom::ops::sparse_decode

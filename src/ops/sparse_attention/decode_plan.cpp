@@ -6,6 +6,7 @@
 #include "base/error.h"
 #include "ops/sparse_attention/decode_layout.h"
 #include "ops/sparse_attention/decode_pack.h"
+#include "ops/sparse_attention/decode_params.h"
 
 namespace fathom::ops::sparse_decode {
 namespace {
@@ -24,24 +25,24 @@ int64_t divide_up(int64_t a, int64_t b) {
 }
 
 /// A kind of block and its cost in microseconds on an H200: start and end, a tile, a tile when two blocks share the SM,
-/// and the meeting of splits (each time, and when all SMs exchange partial outputs at once). Least squares over
-/// measured plans; what counts is the order of plans, and that depends little on the GPU.
+/// and the meeting of splits (each time, and when all SMs exchange partial outputs at once; by mail so much less).
+/// Least squares over measured plans; what counts is the order of plans, and that depends little on the GPU.
 struct Kind {
   int block_heads, tile_rows;
   int burst;    // not 0: the kernel for few rows, whose blocks always work on this many tiles
   int cluster;  // not 0: the number of splits
   bool wide;
-  double fixed, tile, shared_tile, meet, meet_full;
+  double fixed, tile, shared_tile, meet, meet_full, mail;
 };
 constexpr Kind kKinds[] = {
-    {16, 16, 0, 0, false, 3.9, 1.22, 0.5, 2.4, 2.2},  {32, 16, 0, 0, false, 4.9, 1.30, 0.0, 1.9, 0.9},
-    {64, 16, 0, 0, false, 6.8, 1.73, 0.0, 2.0, 2.0},  {64, 64, 0, 0, true, 7.6, 2.86, 0.0, 2.7, 1.6},
-    {16, 16, 2, 0, false, 4.0, 0.50, 0.55, 2.3, 1.6}, {16, 16, 3, 0, false, 3.6, 0.50, 0.55, 2.2, 1.4},
-    {16, 16, 5, 0, false, 4.0, 0.50, 0.65, 2.3, 1.6}, {32, 16, 3, 0, false, 5.1, 0.50, 0.0, 3.3, 0.25},
-    {32, 16, 5, 0, false, 5.1, 0.50, 0.0, 3.0, 0.9},  {64, 16, 3, 0, false, 6.8, 0.60, 0.0, 3.5, 1.2},
-    {64, 16, 5, 0, false, 6.8, 0.60, 0.0, 3.5, 2.1},  {16, 16, 3, 16, false, 2.5, 0.40, 0.6, 0.8, 3.8},
-    {16, 16, 5, 8, false, 3.5, 0.40, 0.05, 0.8, 3.7}, {64, 16, 2, 0, true, 6.8, 0.42, 0.0, 2.7, 2.9},
-    {64, 16, 3, 0, true, 6.8, 0.42, 0.0, 2.7, 2.9},   {64, 16, 5, 0, true, 6.8, 0.42, 0.0, 2.7, 2.9},
+    {16, 16, 0, 0, false, 3.9, 1.22, 0.5, 2.4, 2.2, 0},    {32, 16, 0, 0, false, 4.9, 1.30, 0.0, 1.9, 0.9, 0},
+    {64, 16, 0, 0, false, 6.8, 1.73, 0.0, 2.0, 2.0, 0},    {64, 64, 0, 0, true, 7.6, 2.86, 0.0, 2.7, 1.6, 0},
+    {16, 16, 2, 0, false, 4.0, 0.50, 0.55, 2.3, 1.6, 0.9}, {16, 16, 3, 0, false, 3.6, 0.50, 0.55, 2.2, 1.4, 0.9},
+    {16, 16, 5, 0, false, 4.0, 0.50, 0.65, 2.3, 1.6, 1.8}, {32, 16, 3, 0, false, 5.1, 0.50, 0.0, 3.3, 0.25, 1.2},
+    {32, 16, 5, 0, false, 5.1, 0.50, 0.0, 3.0, 0.9, 1.25}, {64, 16, 3, 0, false, 6.8, 0.60, 0.0, 3.5, 1.2, 0.3},
+    {64, 16, 5, 0, false, 6.8, 0.60, 0.0, 3.5, 2.1, 0.3},  {16, 16, 3, 16, false, 2.0, 0.40, 0.6, 0.8, 3.8, 0},
+    {16, 16, 5, 8, false, 2.4, 0.40, 0.05, 0.8, 4.8, 0},   {64, 16, 2, 0, true, 6.8, 0.42, 0.0, 2.7, 2.9, 0.8},
+    {64, 16, 3, 0, true, 6.8, 0.42, 0.0, 2.7, 2.9, 0.8},   {64, 16, 5, 0, true, 6.8, 0.42, 0.0, 2.7, 2.9, 0.8},
 };
 
 /// Tiles that the busiest block of a kind has.
@@ -49,7 +50,7 @@ int64_t tiles_of_block(const Kind& kind, int64_t rows, int splits) {
   return divide_up(divide_up(rows, kind.tile_rows), splits);
 }
 
-double plan_cost(const Kind& kind, int64_t rows, int64_t units, int splits, int64_t sms, int64_t per_sm) {
+double plan_cost(const Kind& kind, int64_t rows, int64_t units, int splits, int64_t sms, int64_t per_sm, bool mail) {
   const int64_t blocks = units * splits, tiles = kind.burst ? kind.burst : tiles_of_block(kind, rows, splits);
   // Clusters of 8 find room for nine tenths of the blocks that would fit alone.
   const int64_t room = kind.cluster ? sms * per_sm * 9 / 10 : sms * per_sm;
@@ -57,7 +58,8 @@ double plan_cost(const Kind& kind, int64_t rows, int64_t units, int splits, int6
   const double load = std::min(1.0, static_cast<double>(blocks) / static_cast<double>(sms));
   const double tile = kind.tile + (blocks > sms ? kind.shared_tile : 0);
   const int64_t sums = kind.cluster ? 1 : divide_up(8, splits);  // 64 pieces of work, 8 warps a split
-  const double meet = splits == 1 ? 0 : kind.meet + kind.meet_full * load + 0.5 * static_cast<double>(sums - 1);
+  const double each = kind.meet - (mail ? kind.mail : 0);
+  const double meet = splits == 1 ? 0 : each + kind.meet_full * load + 0.5 * static_cast<double>(sums - 1);
   return kind.fixed + waves * (tile * static_cast<double>(tiles) + meet);
 }
 
@@ -94,6 +96,12 @@ bool rows_fit(const RowSet& set) {
          set.index.size[1] < 1 << 30;
 }
 
+/// Whether splits can hand over partial results by mail: blocks that wait for each other without an end.
+bool takes_mail(const Kind& kind, const SparseAttentionArgs& args, int64_t units, int splits, int64_t patience) {
+  return kind.burst && !kind.cluster && patience > 0 && splits > 1 && splits <= kMostMailSplits &&
+         !args.out_codes.data && units * splits * kind.block_heads <= 64 * kMostMailBlocks;
+}
+
 /// The best plan of a kind of block for `tokens` of `heads`.
 void try_kind(const Kind& kind, const SparseAttentionArgs& args, const DeviceInfo& device, int64_t tokens,
               int64_t heads, int pack, bool sm90, double& best_cost, Plan& best) {
@@ -109,12 +117,14 @@ void try_kind(const Kind& kind, const SparseAttentionArgs& args, const DeviceInf
     const int64_t resident = kind.cluster == 8 ? 4 * sms : kind.cluster ? sms * 3 / 2 : sms * per_sm;
     if (splits > 1 && units * splits > resident) continue;
     // Masks and the search for shared rows cost a fifth.
-    const double cost = plan_cost(kind, rows, units, splits, sms, per_sm) * (pack > 1 ? 1.2 : 1);
+    const int64_t patience = patience_for(units * splits, sms * per_sm);
+    const bool mail = takes_mail(kind, args, units, splits, patience);
+    const double cost = plan_cost(kind, rows, units, splits, sms, per_sm, mail) * (pack > 1 ? 1.2 : 1);
     if (best_cost != 0 && cost >= best_cost) continue;
     best_cost = cost;
     best = {kind.block_heads, splits, kind.wide, sm90};
     best.burst = kind.burst, best.cluster = kind.cluster, best.pack = pack;
-    best.patience = patience_for(units * splits, sms * per_sm);
+    best.patience = patience, best.mail = mail;
   }
 }
 
@@ -158,8 +168,15 @@ Workspace workspace_for(const SparseAttentionArgs& args, const Plan& plan) {
     fail("sparse attention on the GPU: {} tokens x {} heads are too many for a plan of {} splits", args.q.size[0],
          args.q.size[1], plan.splits);
   const auto align = [](size_t bytes) { return (bytes + 255) / 256 * 256; };
-  space.zeroed = kCounters * sizeof(uint64_t);
+  space.mail_at = kCounters * sizeof(uint64_t);
+  space.place_at = space.mail_at + align(sizeof(MailCount));
+  space.place_bytes = size_t{kMostMailBlocks} * kMostMailBytes;
+  space.zeroed = space.place_at + 2 * space.place_bytes;
   space.state_at = space.zeroed;
+  if (plan.mail) {
+    space.total = space.zeroed;
+    return space;
+  }
   const size_t parts = static_cast<size_t>(units) * static_cast<size_t>(plan.splits);
   space.partial_at = space.state_at + align(parts * static_cast<size_t>(plan.block_heads * 5 / 2) * sizeof(float));
   space.total = space.partial_at + parts * static_cast<size_t>(plan.block_heads) * kHeadDim * sizeof(uint16_t);

@@ -16,6 +16,7 @@ struct Plan {
   int64_t patience = 0;  // cycles that a split waits for the others of its token before it leaves the sum to the last
   int burst = 0;         // not 0: the kernel for few rows, at most this many tiles of 16 a block (V4 rows)
   int pack = 1;          // more: so many query tokens of a request as one token of more heads (32 or 64 heads a block)
+  bool mail = false;     // with burst: splits hand partial results over by mail (decode_mail.cuh); no codes
   int cluster = 0;       // with burst, sm_90: all splits (8 or 16) form a cluster; 16 heads, no codes
 };
 
@@ -27,11 +28,11 @@ Plan choose_plan(const SparseAttentionArgs& args, const DeviceInfo& device, bool
 /// alone.
 Plan choose_exact_plan(const SparseAttentionArgs& args, const DeviceInfo& device);
 
-/// Layout of the workspace. The first `zeroed` bytes, the same number for every plan, count arrivals: they must be zero
-/// when the memory is new, only launches of this op may write them, one at a time, and each leaves them fit for the
-/// next one, of any shape. The rest may hold anything.
+/// Layout of the workspace. The first `zeroed` bytes, the same number for every plan, count arrivals and launches and
+/// take mail: they must be zero when the memory is new, only launches of this op may write them, one at a time, and
+/// each leaves them fit for the next one, of any shape. The rest may hold anything.
 struct Workspace {
-  size_t zeroed = 0, state_at = 0, partial_at = 0, total = 0;
+  size_t mail_at = 0, place_at = 0, place_bytes = 0, zeroed = 0, state_at = 0, partial_at = 0, total = 0;
 };
 Workspace workspace_for(const SparseAttentionArgs& args, const Plan& plan);
 

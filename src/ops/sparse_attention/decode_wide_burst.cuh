@@ -28,6 +28,7 @@ struct BurstLayout {
   static constexpr int kMTiles = 4, kHeads = kHeadsOfBlock;
   static constexpr int kQuads = kMTiles * kWarps * 8 * 32, kSumAhead = 8;
   static constexpr int kFewSplits = 8;
+  static constexpr int kSlicesAWarp = 4;
   static constexpr int kTiles = kTiles_, kTileRows = 16, kRows = kTiles * kTileRows;
   static constexpr int kEach = kRows / kWarps;     // rows that a warp fetches
   static constexpr int kColumnTiles = kRows / 16;  // of 8 rows, whose softmax a warpgroup does
@@ -348,10 +349,15 @@ FATHOM_DEVICE void burst_attend(const BurstBlock<L>& b, const Place& at, const W
 
 /// What a block leaves: rounded rows (alone) or a partial result.
 template <bool kHalf, typename L>
-FATHOM_DEVICE void burst_leave(const BurstBlock<L>& b, const Place& at, int blocks, const WideOutput& output) {
+FATHOM_DEVICE void burst_leave(const BurstBlock<L>& b, const Place& at, const MailTurn& turn, int blocks,
+                               const WideOutput& output) {
   const float* states = b.shared.state();
   if (blocks == 1) {
     round_output<kHalf>(b.shared, b.p, states, output);
+    return;
+  }
+  if (b.p.mail) {
+    post_quads<kHalf>(Mail<L>(b.p, turn, this_unit()), states, output);
     return;
   }
   const Partials<L> partials{b.p, this_unit()};
@@ -396,23 +402,36 @@ FATHOM_DEVICE void wide_burst_block(const Params& p, std::byte* shared_base) {
   device::copy_async_commit();
   Angle angle;
   if (p.position && place.warp == 4) angle = Angle::load(p, b.token, place.lane);
+  MailTurn turn;
+  if (p.mail) turn = MailTurn::load(p);
   Share share;
   const RowPlace mine = find_burst_rows<L>(b, place, share);
   const int blocks = share.blocks;
   if (static_cast<int>(device::block_x()) >= blocks) {
     device::copy_async_wait<0>();
+    if (p.mail) skip_mail<L>(p, turn);
     return;
   }
   WideQuery query;
   load_wide_query<L>(b, place, query);
   ask_for_rows(b, place, mine);
   uint64_t before = 0;
-  if (blocks > 1 && place.thread == 0) before = arrivals_before(p);
+  if (p.mail)
+    turn.clear(p);
+  else if (blocks > 1 && place.thread == 0)
+    before = arrivals_before(p);
   burst_work<L>(b, place, angle, query, [&](auto half, const WideOutput& output) {
-    if (place.thread == 0) remember_arrivals(b.shared, before);
-    burst_leave<half>(b, place, blocks, output);
+    if (place.thread == 0) {
+      if (p.mail)
+        turn.count(p, Mail<L>::kBytes);
+      else
+        remember_arrivals(b.shared, before);
+    }
+    burst_leave<half>(b, place, turn, blocks, output);
   });
-  if (blocks > 1) {
+  if (p.mail && blocks > 1) {
+    collect<L>(b.shared, p, Mail<L>(p, turn, this_unit()), b.token, b.first_head, blocks);
+  } else if (blocks > 1) {
     meet<L>(b.shared, Partials<L>{p, this_unit()}, b.token, b.first_head, blocks);
   } else {
     device::sync_block();

@@ -8,6 +8,7 @@
 #include "ops/device/gpu.cuh"
 #include "ops/device/mma_fp8.cuh"
 #include "ops/sparse_attention/decode_kernel.cuh"
+#include "ops/sparse_attention/decode_mail.cuh"
 
 namespace fathom::ops::sparse_decode::wide {
 
@@ -186,6 +187,26 @@ FATHOM_DEVICE void leave_quads(const Partials<L>& partials, int split, const flo
     store_two(to + quad_index(0, s, quad, 0), pack_quad(v), pack_quad(w));
   }
   if (lane < 4) *partials.factor(split, m, 4 * group + lane) = unit;
+}
+
+/// The same by mail, with the states of the warp's heads.
+template <bool kHalf, typename L>
+FATHOM_DEVICE void post_quads(const Mail<L>& mail, const float* states, const WideOutput& output) {
+  const int warp = device::uniform(device::thread_index() / 32), lane = device::thread_index() % 32;
+  const int split = device::block_x(), group = warp / 4, m = warp % 4;
+  float inverse[2], unit;
+  divide_output<kHalf>(states, m, output, inverse, unit);
+  device::Packet* to = mail.quads(split, m, 4 * group, 0, lane);
+  FATHOM_UNROLL
+  for (int s = 0; s < 4; ++s) FATHOM_UNROLL
+  for (int quad = 0; quad < 8; quad += 2) {
+    float v[4], w[4];
+    take_wide_quad(output, s, quad / 4, quad % 4, inverse[quad / 4], v);
+    take_wide_quad(output, s, quad / 4, quad % 4 + 1, inverse[quad / 4], w);
+    device::store_packet(to + quad_index(0, s, quad, 0) / 2, seal(pack_quad(v), pack_quad(w)));
+  }
+  if (lane < 16)
+    device::store_packet(mail.state(split, m, 4 * group, lane), seal_state(states + 2 * (16 * m + lane), unit));
 }
 
 /// Consumers, of a block that is alone: the output as rounded rows in shared memory.

@@ -26,6 +26,11 @@ void run_plan(const SparseAttentionArgs& args, const Launch& to, const Plan& pla
   const Workspace space = workspace_for(args, plan);
   auto* base = static_cast<std::byte*>(to.workspace);
   p.arrivals = reinterpret_cast<uint64_t*>(base);
+  if (plan.mail) {
+    p.mail = reinterpret_cast<MailCount*>(base + space.mail_at);
+    p.places = base + space.place_at, p.place_bytes = static_cast<int64_t>(space.place_bytes);
+    p.all_blocks = plan.splits * tokens * ((p.heads + plan.block_heads - 1) / plan.block_heads);
+  }
   p.state = reinterpret_cast<float*>(base + space.state_at);
   p.partial = reinterpret_cast<uint64_t*>(base + space.partial_at);
   p.patience = plan.patience;
