@@ -76,10 +76,14 @@ std::vector<BatchShape> fullest_shapes(int64_t tokens, int64_t context, int proc
   const int64_t widest = std::max(kLeastPages, context / kTokensOfPage + 1);
   std::vector<BatchShape> shapes;
   const auto add = [&](int64_t n, int64_t pages) {
-    if (n > 0 && n <= tokens) shapes.push_back({n, pages, std::min(2 * pages, context / 128 + 1)});
+    if (n > 0) shapes.push_back({n, pages, std::min(2 * pages, context / 128 + 1)});
   };
-  for (int64_t shares = 1; shares <= kMostShares; ++shares) add(processors / shares, widest);
-  for (int64_t pages = kLeastPages; pages < widest; pages *= 2) add(processors, pages);
+  if (tokens < processors) {  // shares grow as tokens fall: every number, where there are few
+    for (int64_t n = 1; n <= tokens; ++n) add(n, widest);
+  } else {
+    for (int64_t shares = 1; shares <= kMostShares; ++shares) add(processors / shares, widest);
+  }
+  for (int64_t pages = kLeastPages; pages < widest; pages *= 2) add(std::min<int64_t>(tokens, processors), pages);
   return shapes;
 }
 

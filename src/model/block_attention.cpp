@@ -244,8 +244,10 @@ void BlockOps::project_output(const AttentionWeights& w, const MixWeights* next)
   if (both.end.streams.data && !ops_.output_products->can_run(both, device_.info())) both.end = {};
   if (ops_.output_products && ops_.output_products->can_run(both, device_.info())) {
     const int64_t weights = w.wo_a.codes.count() + w.wo_b.codes.count();
-    run(ops_.output_products, "output_products", both, bytes_of(w.wo_a) + bytes_of(w.wo_b) + bytes_of(act.o),
-        2 * tokens * weights, {tokens, w.wo_a.codes.size[1], w.wo_a.codes.size[0], w.wo_b.codes.size[0]});
+    const cost::Cost end = end_cost(both.end);
+    run(ops_.output_products, "output_products", both,
+        bytes_of(w.wo_a) + bytes_of(w.wo_b) + bytes_of(act.o) + end.bytes, 2 * tokens * weights + end.flops,
+        {tokens, w.wo_a.codes.size[1], w.wo_a.codes.size[0], w.wo_b.codes.size[0]});
     ended_ = View<const float, 3>(both.end.sums);
     return reduce(act.y);
   }

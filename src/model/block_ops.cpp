@@ -86,7 +86,10 @@ void BlockOps::mix(const MixWeights* next, bool finish) {
   ops::ResidualMixArgs a;
   a.streams = act.streams;
   const auto ended = std::exchange(ended_, {});
-  if (finish && ended.data) a.sums = ended, finish = false;
+  if (finish && ended.data) {
+    if (!next || next->fn.data != ended_for_) fail("the half was ended for another one than begins");
+    a.sums = ended, finish = false;
+  }
   if (finish) a.y = act.y, a.post = act.post, a.comb = act.comb;
   const int64_t tokens = act.streams.size[0], d = config_.hidden_size;
   int64_t bytes = bytes_of(act.streams) * (finish ? 2 : 1), flops = finish ? tokens * 4 * d * 10 : 0;
@@ -102,14 +105,19 @@ void BlockOps::mix(const MixWeights* next, bool finish) {
   run(ops_.residual_mix, "residual_mix", a, bytes, flops, {tokens, d});
 }
 
+cost::Cost BlockOps::end_cost(const ops::HalfEnd& end) const {
+  if (!end.streams.data) return {};
+  return {2 * bytes_of(end.streams) + bytes_of(end.fn), end.streams.count() * (10 + 2 * ops::kMixes)};
+}
+
 ops::HalfEnd BlockOps::half_end(const MixWeights* next) {
-  constexpr int64_t kMostTokens = 4;  // of all ops that can
   const int64_t tokens = act.streams.size[0], slices = config_.hidden_size / ops::kSumChannels;
   // Ranks end a half when they have added their parts.
   if (!next || communicator_ || device_.info().backend != ops::Backend::cuda) return {};
   auto* sums = static_cast<float*>(
-      workspace(&ended_, static_cast<size_t>(kMostTokens * slices * ops::kSumPitch) * sizeof(float)));
-  if (tokens > kMostTokens) return {};
+      workspace(&ended_, static_cast<size_t>(ops::kEndTokens * slices * ops::kSumPitch) * sizeof(float)));
+  if (tokens > ops::kEndTokens) return {};
+  ended_for_ = next->fn.data;
   return {act.streams, act.post, act.comb, next->fn, View<float, 3>(sums, tokens, slices, int64_t{ops::kSumPitch})};
 }
 
@@ -159,6 +167,7 @@ void BlockOps::moe(View<const int32_t, 1> ids, const MoeWeights& m, const MixWei
     c +=
         {bytes_of(m.shared_w1) + bytes_of(m.shared_w2) + bytes_of(m.shared_w3), 6 * tokens * m.shared_w1.codes.count()};
     c += {bytes_of(act.xq.codes) + bytes_of(act.y), 0};
+    c += end_cost(e.end);
   }
   run(ops_.experts, "experts", e, c.bytes, c.flops, {tokens, d, m.w1.rows, config_.experts_per_token});
   ended_ = View<const float, 3>(e.end.sums);

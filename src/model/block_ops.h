@@ -9,6 +9,7 @@
 #include "base/recorder.h"
 #include "dist/communicator.h"
 #include "model/activations.h"
+#include "model/cost.h"
 #include "model/step.h"
 #include "model/weights.h"
 #include "ops/ops.h"
@@ -101,6 +102,7 @@ class BlockOps {
   ops::LinearFp8Args queries_of(const AttentionWeights& w) const;
   /// The end of the half in progress; nothing where it cannot be part of another op on this device.
   ops::HalfEnd half_end(const MixWeights* next);
+  cost::Cost end_cost(const ops::HalfEnd& end) const;
   /// Of KV rows, and of index rows where there is an indexer.
   ops::CompressBothArgs compressions_of(const StepBatch& batch, const BlockWeights& block,
                                         const LayerCache& cache) const;
@@ -122,8 +124,9 @@ class BlockOps {
   std::vector<OpMark>* marks_ = nullptr;
   dist::Communicator* communicator_ = nullptr;
   bool dry_ = false;
-  View<const float, 3> ended_;     // sums of a half that has ended, for mix(); data == null: it has not
-  ops::DeviceBuffer frequencies_;  // two tables: ratio 0, the others
+  View<const float, 3> ended_;        // sums of a half that has ended, for mix(); data == null: it has not
+  const float* ended_for_ = nullptr;  // fn of the half that begins then
+  ops::DeviceBuffer frequencies_;     // two tables: ratio 0, the others
   std::vector<std::pair<const void*, ops::DeviceBuffer>> workspaces_;
   int64_t generation_ = 0;
 };

@@ -45,22 +45,24 @@ Bytes bytes_of(const BatchShape& shape, int64_t heads, const DeviceInfo& device)
 }
 
 TEST(FullestShapes, WantAsMuchScratchMemoryAsAnyOther) {
-  constexpr int64_t kMost = 2048;
   for (const DeviceInfo& device : {kH200, kRtx})
-    for (const int64_t heads : {64, 32, 8})
-      for (const int64_t context : {8192, 65536, 1 << 20}) {
+    for (const auto [most, heads] :
+         {std::pair{2048, 64}, {2048, 32}, {2048, 8}, {136, 64}, {100, 64}, {40, 64}, {40, 8}, {9, 64}})
+      for (const int64_t context : {8192, 65536, 1 << 17, 1 << 20}) {
         const int64_t entries128 = context / 128 + 1, pages = context / 256 + 1;
         const auto bytes = [&](int64_t tokens, int64_t width) {
           return bytes_of({tokens, width, std::min(2 * width, entries128)}, heads, device);
         };
-        Bytes ready = bytes(kMost, pages);
-        for (const BatchShape& shape : fullest_shapes(kMost, context, device.sm_count))
+        Bytes ready = bytes(most, pages);
+        for (const BatchShape& shape : fullest_shapes(most, context, device.sm_count))
           ready.raise(bytes_of(shape, heads, device));
-        for (int64_t tokens = 1; tokens < kMost; tokens += tokens < 400 ? 1 : 100)
+        for (int64_t tokens = 1; tokens < most; tokens += tokens < 400 ? 1 : 100)
           for (int64_t width = pages; width > 0; width /= 4) {
             const Bytes wanted = bytes(tokens, width);
-            EXPECT_LE(wanted.attention, ready.attention) << tokens << " tokens, " << width << " pages";
-            EXPECT_LE(wanted.selection, ready.selection) << tokens << " tokens, " << width << " pages";
+            EXPECT_LE(wanted.attention, ready.attention)
+                << tokens << " of " << most << " tokens, " << width << " pages";
+            EXPECT_LE(wanted.selection, ready.selection)
+                << tokens << " of " << most << " tokens, " << width << " pages";
           }
       }
 }

@@ -126,9 +126,10 @@ void emulate_finish(const mix::Params& p, int64_t tokens) {
     else
       mix::finish_block<kMixes, 2, kRehearse>(p, shared);
   };
-  const auto run = [&](std::byte* shared) {  // sums of a HalfEnd are rehearsed for
+  const auto run = [&](std::byte* shared) {  // as behind a HalfEnd where there is an odd number of them
     auto* floats = reinterpret_cast<float*>(shared);
-    tokens <= mix::kEndTokens ? finish.template operator()<true>(floats) : finish.template operator()<false>(floats);
+    tokens % 2 && tokens <= kEndTokens ? finish.template operator()<true>(floats)
+                                       : finish.template operator()<false>(floats);
   };
   grid(p.next_post.data ? 2 : 1, tokens, mix::kFinishThreads, mix::kFinishFloats * sizeof(float), run);
 }

@@ -281,9 +281,46 @@ TEST(TogetherEmulated, OutputProductsInOneLaunchMatchTheReference) {
   }
 }
 
+TEST(HalfEnd, FitsFewTokensOfDenseAlignedRows) {
+  EndProblem half(4, 256);
+  const HalfEnd good = half.args();
+  const auto with = [&](const auto& change) {
+    HalfEnd e = good;
+    change(e);
+    return mix::end_fits(e, 4, 256);
+  };
+  EXPECT_TRUE(mix::end_fits(good, 4, 256));
+  EXPECT_FALSE(mix::end_fits(good, 3, 256) || mix::end_fits(good, 4, 128));
+  EXPECT_FALSE(mix::end_fits(EndProblem(5, 256).args(), 5, 256));
+  EXPECT_FALSE(mix::end_fits(EndProblem(1, 272).args(), 1, 272));
+  EXPECT_FALSE(with([](HalfEnd& e) { e.streams.stride[0] += 4; }));
+  EXPECT_FALSE(with([](HalfEnd& e) { e.comb.stride[1] = 8; }));
+  EXPECT_FALSE(with([](HalfEnd& e) { e.fn.data += 1; }));
+  EXPECT_FALSE(with([](HalfEnd& e) { e.post.data += 1; }));
+  EXPECT_FALSE(with([](HalfEnd& e) { e.sums.stride[0] += 32; }));
+  EXPECT_FALSE(with([](HalfEnd& e) { e.fn.size[0] = 4; }));
+}
+
+TEST(HalfEnd, OpsOfAProcessorTakeNone) {
+  EndProblem half(1, 256);
+  ExpertsArgs experts;
+  experts.end = half.args();
+  for (const auto& v : experts_variants())
+    if (v.backend == Backend::cpu) EXPECT_FALSE(v.can_run(experts, {})) << v.name;
+  ResidualMixArgs mixed;
+  mixed.streams = half.args().streams, mixed.fn = half.args().fn;
+  for (const auto& v : residual_mix_variants()) {
+    if (v.backend != Backend::cpu) continue;
+    EXPECT_TRUE(v.can_run(mixed, {})) << v.name;
+    ResidualMixArgs ended = mixed;
+    ended.sums = View<const float, 3>(half.args().sums);
+    EXPECT_FALSE(v.can_run(ended, {})) << v.name;
+  }
+}
+
 TEST(TogetherEmulated, OutputProductsEndTheHalf) {
   moe::Gate gate;
-  for (const OutputProblem& problem : {OutputProblem{1, 2, 512, 2, 128}, OutputProblem{3, 2, 512, 2, 256}}) {
+  for (const OutputProblem& problem : {OutputProblem{1, 2, 512, 2, 128}, OutputProblem{4, 2, 512, 2, 256}}) {
     OutputProblem plain = problem, ending = problem;
     EndProblem half(problem.tokens, problem.out);
     for (OutputProblem* one : {&plain, &ending}) {

@@ -116,7 +116,7 @@ void experts_cpu(const ExpertsArgs& a, const Launch& l) {
 
 bool experts_cpu_can_run(const ExpertsArgs& a, const DeviceInfo&) {
   const auto whole = [](int64_t n) { return n % 128 == 0; };
-  return a.w1.order == CodeOrder::checkpoint && whole(a.x.size[1]) && whole(a.w1.rows) &&
+  return !a.end.streams.data && a.w1.order == CodeOrder::checkpoint && whole(a.x.size[1]) && whole(a.w1.rows) &&
          (!a.shared_w1.codes.data || whole(a.shared_w1.codes.size[0])) && a.expert.size[1] < kMostParts;
 }
 

@@ -12,7 +12,7 @@
 
 namespace fathom::ops::moe {
 
-static_assert(2 * kGroupRows == kSumChannels && kFewUpWarps >= mix::kFewWarps * mix::kEndTokens);
+static_assert(2 * kGroupRows == kSumChannels && kFewUpWarps >= mix::kFewWarps * kEndTokens);
 
 /// The tasks of a warp: those of up, then those of down.
 struct BothTasks {

@@ -13,8 +13,7 @@ struct End {
   int32_t channels = 0;
 };
 
-/// Most tokens, and bytes of shared memory for them: fn; streams, comb and post; y.
-inline constexpr int kEndTokens = 4;
+/// Bytes of shared memory for kEndTokens tokens: fn; streams, comb and post; y.
 inline constexpr int kEndFn = kMixes * kStreams * kSumChannels * 4;
 inline constexpr int kEndStreams = kStreams * kSumChannels * 2, kEndComb = kStreams * kStreams * 4;  // of a token
 inline constexpr int kEndPost = kStreams * 4, kEndY = kSumChannels * 4;

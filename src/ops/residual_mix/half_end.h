@@ -10,9 +10,12 @@ inline constexpr int kStreams = 4;
 inline constexpr int kMixes = 24;  // 4 pre, 4 post, 16 comb
 /// Sums of so many channels, and values for them: 24 mixes, the sum of squares, 7 that nobody writes.
 inline constexpr int kSumChannels = 32, kSumPitch = 32;
+/// Of more tokens no op ends a half.
+inline constexpr int kEndTokens = 4;
 
 /// X'[k] = bf(post[k] * y + sum_j comb[j][k] * X[j]), and of each 32 channels of it the parts of fn . X' and of the sum
-/// of squares. streams, post and comb are read before the launch before this one has ended: it must not write them.
+/// of squares. streams, post and comb are read before the launch before this one has ended: it must not write
+/// them, and must let this one in behind its own wait alone.
 struct HalfEnd {
   View<bf16, 3> streams;      // [T, 4, d] in and out; data == null: no half ends
   View<const float, 2> post;  // [T, 4]

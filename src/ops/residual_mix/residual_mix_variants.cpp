@@ -37,7 +37,7 @@ bool sm80_can_run(const ResidualMixArgs& a, const DeviceInfo& d) {
               a.streams.stride[1] % 8 == 0;
   if (a.y.data) good = good && dense(a.post.stride[0], a.comb);
   if (a.sums.data)
-    good = good && a.fn.data && !a.y.data && a.streams.size[0] <= mix::kEndTokens &&
+    good = good && a.fn.data && !a.y.data && a.streams.size[0] <= kEndTokens &&
            a.sums.size[1] == channels / kSumChannels && a.sums.stride[0] == a.sums.size[1] * kSumPitch;
   if (a.fn.data)
     good = good && dense(a.next_post.stride[0], a.next_comb) && a.x.stride[0] % 8 == 0 && a.x_codes.stride[0] % 8 == 0;

@@ -12,7 +12,7 @@ namespace fathom::ops::sparse_decode {
 namespace {
 
 constexpr int64_t kCounters = 16384;  // units whose splits can meet through memory
-constexpr int64_t kManyRows = 512;    // from here on warpgroups pay with half of their heads (kind_fits)
+constexpr int64_t kManyRows = 512;    // from here on warpgroups pay with more than a quarter of their heads (kind_fits)
 constexpr int64_t kPatience = 40000;  // cycles; about 20 us, several times what the slowest split of a full GPU lags
 
 int64_t most_rows(const SparseAttentionArgs& args) {
