@@ -46,10 +46,10 @@ Bytes bytes_of(const BatchShape& shape, int64_t heads, const DeviceInfo& device)
 
 TEST(FullestShapes, WantAsMuchScratchMemoryAsAnyOther) {
   for (const DeviceInfo& device : {kH200, kRtx})
-    for (const auto [most, heads] :
+    for (const auto& of :
          {std::pair{2048, 64}, {2048, 32}, {2048, 8}, {136, 64}, {100, 64}, {40, 64}, {40, 8}, {9, 64}})
       for (const int64_t context : {8192, 65536, 1 << 17, 1 << 20}) {
-        const int64_t entries128 = context / 128 + 1, pages = context / 256 + 1;
+        const int64_t most = of.first, heads = of.second, entries128 = context / 128 + 1, pages = context / 256 + 1;
         const auto bytes = [&](int64_t tokens, int64_t width) {
           return bytes_of({tokens, width, std::min(2 * width, entries128)}, heads, device);
         };

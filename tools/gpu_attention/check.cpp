@@ -236,9 +236,10 @@ int check_attention(const ops::DeviceInfo& device, bool small, unsigned seed) {
           const auto got = ops::compare_sparse(c, references, step);
           r.relative_l2 = got.relative_l2, r.failure = got.failure;
           // The warpgroup kernel rounds probabilities to bf16 when scales exceed what fp16 holds.
-          // A few tokens with few rows may sit where even the exact output rounds badly.
+          // A few tokens with few rows may sit where even the exact output rounds badly; rotation rounds an eighth of
+          // it twice.
           const double limit = plan.wide && c.shape.largest_scale ? 2.5e-3
-                               : c.shape.rotate                   ? kToleranceWithRope
+                               : c.shape.rotate                   ? std::max(kToleranceWithRope, 1.12 * got.rounding_l2)
                                                                   : std::max(kTolerance, 1.06 * got.rounding_l2);
           if (got.failure.empty() && got.relative_l2 > limit) r.failure = "too inexact";
         }
