@@ -19,7 +19,8 @@ __global__ void __launch_bounds__(32 * kFewDownWarps, 1)
   if constexpr (device::kForSm90) few_down<kBytes>(p, maps, shared);
 }
 
-// All registers: the kernel behind it, two blocks of residual_mix a token, comes where no block of this one is.
+// All registers: the kernel behind it, two blocks of residual_mix a token, comes where no block of this one is. (On
+// ranks the sum and then all of residual_mix come behind it, which has not been measured since.)
 template <bool kBytes>
 __global__ void __launch_bounds__(32 * kFewUpWarps, 1)
     experts_few_both(const __grid_constant__ Params p, const __grid_constant__ Maps maps) {
