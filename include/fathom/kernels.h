@@ -120,11 +120,11 @@ const char* fathom_sparse_attention_variant(int32_t i);
 /* Bytes of scratch memory that a call with these static shapes needs on this device (0: none): tokens, heads,
  * most_rows, format, strides and whether codes are wanted count, contents of index and length do not.
  *
- * The memory must be 256-byte aligned. Fill it with zeros once, when it is allocated. After that it serves any sequence
- * of calls, of any shapes for which it is large enough: its first part, some 27 MiB and never more than the answer,
- * holds counters and what blocks tell each other, and each call leaves it fit for the next one. Two conditions: one call
- * at a time (calls on one stream, or ordered by events; a captured graph counts as its calls), and nobody else writes to
- * the memory. After a call that failed on the device, fill it with zeros again. */
+ * The memory must be 256-byte aligned. Fill it with zeros once, when it is allocated. After that it serves any
+ * sequence of calls, of any shapes for which it is large enough: its first part, some 27 MiB and never more than the
+ * answer, holds counters and what blocks tell each other, and each call leaves it fit for the next one. Two
+ * conditions: one call at a time (calls on one stream, or ordered by events; a captured graph counts as its calls),
+ * and nobody else writes to the memory. After a call that failed on the device, fill it with zeros again. */
 fathom_status fathom_sparse_attention_workspace(const fathom_sparse_attention_args* args, const fathom_device* device,
                                                 size_t* bytes);
 
