@@ -83,7 +83,12 @@ std::vector<BatchShape> fullest_shapes(int64_t tokens, int64_t context, int proc
   } else {
     for (int64_t shares = 1; shares <= kMostShares; ++shares) add(processors / shares, widest);
   }
-  for (int64_t pages = kLeastPages; pages < widest; pages *= 2) add(std::min<int64_t>(tokens, processors), pages);
+  for (int64_t pages = kLeastPages; pages < widest; pages *= 2) {
+    add(std::min<int64_t>(tokens, processors), pages);
+    if (tokens >= processors) continue;
+    for (int64_t shares = 2; shares <= 2 * kMostShares; ++shares)  // of two blocks a processor
+      if (2 * processors / shares < tokens) add(2 * processors / shares, pages);
+  }
   return shapes;
 }
 

@@ -8,11 +8,12 @@
 //
 // What a launch left has to be zeros again before the memory serves another one. So two places take turns, and each
 // launch clears what the launch before wrote, while its own rows are on their way. Number and extents are counted in
-// device memory (MailCount): every block adds to the count, in such a way that a launch adds exactly kMailArrivals,
+// device memory (MailCount): every block adds to the count, in such a way that a launch adds exactly 2^kMailShift,
 // once all its warps have read it.
 //
-// Only for grids whose blocks are resident together. Where another process keeps some of them out, waiting ends with an
-// error after some ten seconds.
+// Planned for grids whose blocks are resident together. With fewer places it still ends as long as blocks start in order
+// and the splits of a token find places at once: whoever waits, waits for older neighbours. Where another process keeps
+// them out, waiting ends with an error after some ten seconds.
 #pragma once
 
 #include "ops/device/packet.cuh"

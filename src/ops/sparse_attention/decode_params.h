@@ -54,7 +54,7 @@ FATHOM_HOST_DEVICE constexpr Share share_of(int rows, int tile_rows, int splits,
 }
 
 /// In the workspace, for launches that mail partial results (decode_mail.cuh): how many there were, times
-/// kMailArrivals, and how many bytes of either place the last one to use it has written.
+/// 2^kMailShift, and how many bytes of either place the last one to use it has written.
 struct alignas(16) MailCount {
   uint64_t launches = 0;
   uint32_t used[2] = {};
