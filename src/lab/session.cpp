@@ -73,7 +73,8 @@ Session::Session(Options options) : options_(std::move(options)), cpu_(cpu_targe
   if (!has_gpu_) fail("planning as {} needs a GPU to run on: {}", options_.as, why);
   pretended_ = {ops::Backend::cuda, as->compute_capability, as->sm_count, as->shared_bytes, as->l2_bytes};
   gpu_.device.compute_capability = std::min(gpu_.device.compute_capability, as->compute_capability);
-  // Blocks of some sm_90 kernels wait for each other and must all be there at once; attention's wait for older neighbours alone.
+  // Blocks of some sm_90 kernels wait for each other and must all be there at once; attention's wait for older
+  // neighbours alone.
   const bool attention_alone = ops_.size() == 1 && ops_.front()->op == "sparse_attention";
   if (!attention_alone && gpu_.device.compute_capability == 90 && as->sm_count > gpu_.device.sm_count)
     fail("planning as {}, which has {} multiprocessors, on {} works for --op sparse_attention alone", options_.as,

@@ -11,9 +11,9 @@
 // device memory (MailCount): every block adds to the count, in such a way that a launch adds exactly 2^kMailShift,
 // once all its warps have read it.
 //
-// Planned for grids whose blocks are resident together. With fewer places it still ends as long as blocks start in order
-// and the splits of a token find places at once: whoever waits, waits for older neighbours. Where another process keeps
-// them out, waiting ends with an error after some ten seconds.
+// Planned for grids whose blocks are resident together. With fewer places it still ends as long as blocks start in
+// order and the splits of a token find places at once: whoever waits, waits for older neighbours. Where another process
+// keeps them out, waiting ends with an error after some ten seconds.
 #pragma once
 
 #include "ops/device/packet.cuh"
