@@ -240,15 +240,14 @@ void BlockOps::project_output(const AttentionWeights& w, const MixWeights* next)
   out.o = act.o, out.groups = static_cast<int32_t>(act.z.size[1] / config_.o_lora_rank), out.wo_a = w.wo_a;
   out.z = act.z, out.z_codes = act.zq.codes, out.z_scale = act.zq.scale;
   ops::OutputProductsArgs both{out, w.wo_b, act.y, {}};
-  if (ops_.output_products) both.end = half_end(next);
-  if (both.end.streams.data && !ops_.output_products->can_run(both, device_.info())) both.end = {};
+  if (ops_.output_products) offer_end(ops_.output_products, both, next);
   if (ops_.output_products && ops_.output_products->can_run(both, device_.info())) {
     const int64_t weights = w.wo_a.codes.count() + w.wo_b.codes.count();
     const cost::Cost end = end_cost(both.end);
     run(ops_.output_products, "output_products", both,
         bytes_of(w.wo_a) + bytes_of(w.wo_b) + bytes_of(act.o) + end.bytes, 2 * tokens * weights + end.flops,
         {tokens, w.wo_a.codes.size[1], w.wo_a.codes.size[0], w.wo_b.codes.size[0]});
-    ended_ = View<const float, 3>(both.end.sums);
+    ended_ = both.end;
     return reduce(act.y);
   }
   run(ops_.output_project, "output_project", out, bytes_of(w.wo_a) + bytes_of(act.o), 2 * tokens * w.wo_a.codes.count(),

@@ -85,10 +85,10 @@ void BlockOps::embed(View<const bf16, 2> table, View<const int32_t, 1> ids) {
 void BlockOps::mix(const MixWeights* next, bool finish) {
   ops::ResidualMixArgs a;
   a.streams = act.streams;
-  const auto ended = std::exchange(ended_, {});
-  if (finish && ended.data) {
-    if (!next || next->fn.data != ended_for_) fail("the half was ended for another one than begins");
-    a.sums = ended, finish = false;
+  const ops::HalfEnd ended = std::exchange(ended_, {});
+  if (finish && ended.streams.data) {
+    if (!next || next->fn.data != ended.fn.data) fail("the half was ended for another one than begins");
+    a.sums = View<const float, 3>(ended.sums), finish = false;
   }
   if (finish) a.y = act.y, a.post = act.post, a.comb = act.comb;
   const int64_t tokens = act.streams.size[0], d = config_.hidden_size;
@@ -117,7 +117,6 @@ ops::HalfEnd BlockOps::half_end(const MixWeights* next) {
   auto* sums = static_cast<float*>(
       workspace(&ended_, static_cast<size_t>(ops::kEndTokens * slices * ops::kSumPitch) * sizeof(float)));
   if (tokens > ops::kEndTokens) return {};
-  ended_for_ = next->fn.data;
   return {act.streams, act.post, act.comb, next->fn, View<float, 3>(sums, tokens, slices, int64_t{ops::kSumPitch})};
 }
 
@@ -157,8 +156,7 @@ void BlockOps::moe(View<const int32_t, 1> ids, const MoeWeights& m, const MixWei
   e.limit = static_cast<float>(config_.swiglu_limit);
   e.x_is_old = true;  // the launch before is the router's, which reads x alone
   e.y = act.y, e.sum = act.part;
-  e.end = half_end(next);
-  if (e.end.streams.data && !ops_.experts->can_run(e, device_.info())) e.end = {};
+  offer_end(ops_.experts, e, next);
   // Without a shared expert and with no expert of this rank chosen there is nobody to write the sum.
   if (!e.sum.empty() && !m.shared_w1.codes.data) device_.zero(e.sum.data, static_cast<size_t>(bytes_of(e.sum)));
   cost::Cost c;
@@ -170,7 +168,7 @@ void BlockOps::moe(View<const int32_t, 1> ids, const MoeWeights& m, const MixWei
     c += end_cost(e.end);
   }
   run(ops_.experts, "experts", e, c.bytes, c.flops, {tokens, d, m.w1.rows, config_.experts_per_token});
-  ended_ = View<const float, 3>(e.end.sums);
+  ended_ = e.end;
   reduce(act.part);
 }
 

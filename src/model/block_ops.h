@@ -102,6 +102,9 @@ class BlockOps {
   ops::LinearFp8Args queries_of(const AttentionWeights& w) const;
   /// The end of the half in progress; nothing where it cannot be part of another op on this device.
   ops::HalfEnd half_end(const MixWeights* next);
+  /// Has the half ended by `op`, where it can do that.
+  template <typename Args>
+  void offer_end(const ops::Variant<Args>* op, Args& args, const MixWeights* next);
   cost::Cost end_cost(const ops::HalfEnd& end) const;
   /// Of KV rows, and of index rows where there is an indexer.
   ops::CompressBothArgs compressions_of(const StepBatch& batch, const BlockWeights& block,
@@ -124,12 +127,17 @@ class BlockOps {
   std::vector<OpMark>* marks_ = nullptr;
   dist::Communicator* communicator_ = nullptr;
   bool dry_ = false;
-  View<const float, 3> ended_;        // sums of a half that has ended, for mix(); data == null: it has not
-  const float* ended_for_ = nullptr;  // fn of the half that begins then
-  ops::DeviceBuffer frequencies_;     // two tables: ratio 0, the others
+  ops::HalfEnd ended_;             // by the op that computed y, for mix(); streams.data == null: it has not ended
+  ops::DeviceBuffer frequencies_;  // two tables: ratio 0, the others
   std::vector<std::pair<const void*, ops::DeviceBuffer>> workspaces_;
   int64_t generation_ = 0;
 };
+
+template <typename Args>
+void BlockOps::offer_end(const ops::Variant<Args>* op, Args& args, const MixWeights* next) {
+  args.end = half_end(next);
+  if (args.end.streams.data && !op->can_run(args, device_.info())) args.end = {};
+}
 
 [[noreturn]] void no_variant(const char* op, std::string_view variant);
 /// In a handler: throws Error naming the op; memory that ran out stays what it is.

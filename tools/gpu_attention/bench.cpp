@@ -161,8 +161,9 @@ struct Workplace {
 
 /// Median microseconds of one call, or a negative number when the plan cannot run.
 double time_plan(Workplace& w, const Rotation& r, const ops::DeviceInfo& device, const Plan& plan, int replays) {
-  if (ops::sparse_decode::workspace_for(r.sets[0], plan).total > w.memory.bytes()) return -1;
-  check(cudaMemsetAsync(w.memory.data(), 0, 32 << 20, w.stream), "cudaMemset");
+  const auto space = ops::sparse_decode::workspace_for(r.sets[0], plan);
+  if (space.total > w.memory.bytes()) return -1;
+  check(cudaMemsetAsync(w.memory.data(), 0, space.zeroed, w.stream), "cudaMemset");
   cudaGraph_t graph = nullptr;
   cudaGraphExec_t exec = nullptr;
   check(cudaStreamBeginCapture(w.stream, cudaStreamCaptureModeThreadLocal), "capture");

@@ -55,10 +55,10 @@ void run(const ExpertsArgs& a, const Launch& l, bool early, bool groups = false)
   }
 }
 
-/// Whether the half that y ends can be ended there. `stream_blocks`: as for make_plan().
-bool end_fits(const ExpertsArgs& a, const DeviceInfo& device, int stream_blocks) {
+/// Whether the half that y ends can be ended there, if it is wanted.
+bool can_end(const ExpertsArgs& a, const DeviceInfo& device) {
   return !a.end.streams.data || (!a.sum.data && mix::end_fits(a.end, a.x.size[0], a.x.size[1]) &&
-                                 moe::make_plan(a, moe::most_tiles_of(device), stream_blocks).ends);
+                                 moe::make_plan(a, moe::most_tiles_of(device), moe::stream_blocks_of(device)).ends);
 }
 
 bool can_run(const ExpertsArgs& a, const DeviceInfo& device, CodeOrder order) {
@@ -79,14 +79,13 @@ bool experts_sm80_can_run(const ExpertsArgs& a, const DeviceInfo& device) {
 }
 
 bool experts_sm90_can_run(const ExpertsArgs& a, const DeviceInfo& device) {
-  return device.compute_capability >= 90 && can_run(a, device, CodeOrder::halves) &&
-         end_fits(a, device, moe::stream_blocks_of(device));
+  return device.compute_capability >= 90 && can_run(a, device, CodeOrder::halves) && can_end(a, device);
 }
 
 bool experts_sm90_fast_can_run(const ExpertsArgs& a, const DeviceInfo& device) {
   if (a.w1.order != CodeOrder::bytes) return experts_sm90_can_run(a, device);
   return bytes_suit(a.w1.format, a.w1.rows, a.w1.columns, device) && can_run(a, device, CodeOrder::bytes) &&
-         end_fits(a, device, moe::stream_blocks_of(device));
+         can_end(a, device);
 }
 
 size_t experts_cuda_workspace(const ExpertsArgs& a, const DeviceInfo& device) {

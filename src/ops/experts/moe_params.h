@@ -106,6 +106,9 @@ struct FewLayout {
   int32_t rows = 0, sums = 0;                     // activations; fp32
   int32_t end = 0;                                // what the end of a half needs
   int32_t row_pitch = 0, bytes = 0;
+
+  /// Room for the end of a half behind everything else: at most mix::kEndRoom bytes.
+  void place_end() { end = (bytes + 15) / 16 * 16, bytes = end + mix::kEndBytes; }
 };
 
 /// Where the blocks of one launch for both products meet. Zero before its first use.

@@ -67,16 +67,14 @@ void plan_both(Plan& p, int64_t tokens, int64_t slots, int64_t sums, int64_t sum
   constexpr int64_t kGroups = kFewUpWarps / kMaxSlices + 1;
   const int64_t rows = std::max(tokens * p.few_up.row_pitch, slots * p.few_down.row_pitch);
   const int64_t all_sums = std::max(sums, kGroups * sums_of_four);
-  const int64_t fixed = rows + all_sums * 4 + kGroups * kFewMeeting + (ends ? mix::kEndBytes + 16 : 0);
+  const int64_t fixed = rows + all_sums * 4 + kGroups * kFewMeeting + (ends ? mix::kEndRoom : 0);
   const int64_t stages = fixed < kFewShared ? (kFewShared - fixed) / (kFewUpWarps * kFewWarpStage) : 0;
   p.both = stages >= 2 && blocks <= sms;
   if (!p.both) return;
   place_few(p.few_up, kFewUpWarps, stages, kGroups, rows, all_sums);
   place_few(p.few_down, kFewUpWarps, stages, kGroups, rows, all_sums);
   p.ends = ends;
-  if (!ends) return;
-  p.few_up.end = (p.few_up.bytes + 15) / 16 * 16;
-  p.few_up.bytes = p.few_up.end + mix::kEndBytes;
+  if (ends) p.few_up.place_end();
 }
 
 /// The plan of moe_few.cuh, where its conditions hold.

@@ -19,6 +19,9 @@ inline constexpr int kEndStreams = kStreams * kSumChannels * 2, kEndComb = kStre
 inline constexpr int kEndPost = kStreams * 4, kEndY = kSumChannels * 4;
 inline constexpr int kEndBytes = kEndFn + kEndTokens * (kEndStreams + kEndComb + kEndPost + kEndY);
 
+/// With what the beginning may lie behind the last multiple of 16 bytes.
+inline constexpr int kEndRoom = kEndBytes + 15;
+
 /// Whether `tokens` rows of `channels` channels can end there. Copies have 16 bytes.
 inline bool end_fits(const HalfEnd& e, int64_t tokens, int64_t channels) {
   const auto aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % 16 == 0; };

@@ -103,7 +103,8 @@ FATHOM_DEVICE device::Packet seal_state(const float* state, float factor) {
   return {{~std::bit_cast<uint32_t>(state[0]), std::bit_cast<uint32_t>(state[1]), std::bit_cast<uint32_t>(factor), 0}};
 }
 
-/// Posts the warp's slice of a block's output, whose states lie in shared memory.
+/// Posts the warp's slice of a block's output, whose states lie in shared memory. (A loop that store_quads() shared
+/// with it changed the registers of the kernels with a pipeline.)
 template <bool kFp8, typename G>
 FATHOM_DEVICE void post_slice(const Shared<G>& shared, const Mail<G>& mail, Output<G>& output) {
   const int warp = device::uniform(device::thread_index() / 32), lane = device::thread_index() % 32;

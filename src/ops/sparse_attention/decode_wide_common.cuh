@@ -189,7 +189,7 @@ FATHOM_DEVICE void leave_quads(const Partials<L>& partials, int split, const flo
   if (lane < 4) *partials.factor(split, m, 4 * group + lane) = unit;
 }
 
-/// The same by mail, with the states of the warp's heads.
+/// The same by mail, with the states of the warp's heads. (A loop of its own for the same reason as post_slice().)
 template <bool kHalf, typename L>
 FATHOM_DEVICE void post_quads(const Mail<L>& mail, const float* states, const WideOutput& output) {
   const int warp = device::uniform(device::thread_index() / 32), lane = device::thread_index() % 32;

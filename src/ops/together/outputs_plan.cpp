@@ -21,7 +21,7 @@ bool place(OutputParams& p, int64_t columns, bool ends) {
   p.x_pitch = p.a.blocks * moe::kBlockBytes + 64, p.z_pitch = p.b.blocks * moe::kBlockBytes + 64;
   const int64_t rows = int64_t{p.tokens} * std::max(p.x_pitch, p.z_pitch), sums = p.tokens * kSums;
   const int64_t scales = columns / moe::kBlock * kScaledTokens * int64_t{sizeof(float)};
-  const int64_t fixed = rows + sums + scales + (ends ? mix::kEndBytes + 16 : 0);
+  const int64_t fixed = rows + sums + scales + (ends ? mix::kEndRoom : 0);
   if (fixed + 2 * kStage > moe::kFewShared) return false;
   moe::FewLayout& l = p.layout;
   l.warps = kOutputWarps;
@@ -31,7 +31,7 @@ bool place(OutputParams& p, int64_t columns, bool ends) {
   l.sums = static_cast<int32_t>(l.rows + rows);
   p.scales = static_cast<int32_t>(l.sums + sums);
   l.bytes = static_cast<int32_t>(p.scales + scales);
-  if (ends) l.end = (l.bytes + 15) / 16 * 16, l.bytes = l.end + mix::kEndBytes;
+  if (ends) l.place_end();
   return true;
 }
 
